@@ -66,7 +66,9 @@ struct mesa_record {
 struct mesa_record *mesa_ledger_record(const char *op, const char *argument, enum mesa_dtype dtype,
                                        const char *way, enum mesa_kept kept);
 
-/* A tensor was saved. would_bytes: storage bytes that plain PyTorch would hold because of this save
+/* In the four calls below `record` may be NULL (no memory for it): then only the totals count.
+ *
+ * A tensor was saved. would_bytes: storage bytes that plain PyTorch would hold because of this save
  * and of no earlier one (0 if its storage is counted already or alive anyway); held_bytes: bytes of
  * ours that this save added (for kept tensors: would_bytes, since the framework holds them). */
 void mesa_ledger_saved(struct mesa_record *record, uint64_t elements, uint64_t would_bytes,
@@ -75,6 +77,8 @@ void mesa_ledger_saved(struct mesa_record *record, uint64_t elements, uint64_t w
 void mesa_ledger_released(struct mesa_record *record, uint64_t would_bytes, uint64_t held_bytes);
 void mesa_ledger_unpacked(struct mesa_record *record, uint64_t unpack_ns);
 void mesa_ledger_verified(struct mesa_record *record, const struct mesa_verify_sums *sums);
+/* A consistent copy of record->verify; false if nothing was verified. Takes the lock. */
+bool mesa_ledger_verify_sums(struct mesa_record *record, struct mesa_verify_sums *ret_sums);
 
 /* Marks the end of a training step: closes one point of the time series. Steps are found by the
  * caller (held bytes went back to nothing) or marked by the program (mesa_step()). */
@@ -90,9 +94,12 @@ struct mesa_ledger_totals {
     int64_t would_bytes_peak, held_bytes_peak;
     uint64_t tensors, pack_ns, unpack_ns, steps;
     uint64_t declined_no_memory;
-    uint64_t kept[MESA_KEPT_COUNT]; /* tensors kept, by reason */
+    uint64_t kept[MESA_KEPT_COUNT]; /* tensors kept, by reason, with a record or without */
+    uint64_t steps_per_point; /* of the time series: 1, 2, 4, ...; 0 before the first step */
 };
 void mesa_ledger_totals(struct mesa_ledger_totals *ret_totals);
+/* A tensor was kept for which there is no record. A tensor that went through mesa_ledger_saved() with
+ * a record that says `kept` is counted there already. */
 void mesa_ledger_count_kept(enum mesa_kept why);
 
 /* Iterates: index from 0 until NULL. */
