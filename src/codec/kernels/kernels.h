@@ -1,5 +1,5 @@
 /* The table of kernels: what a codec does to many elements at once, one function a job, chosen once
- * for the processor. `scalar.c` defines every byte; each other file overwrites the entries that it
+ * for the processor. `scalar_*.c` define every byte; each other file overwrites the entries that it
  * does faster and must equal the scalar ones bit for bit. Kernels know arrays of elements only: no
  * tensors, no locks, no allocation.
  *
@@ -27,19 +27,23 @@
  * there is nothing to contract. w == 0 (s == 0): every element is +0, codes are 0.
  * Encoding group x with L = 2^bits - 1 (all in float32; bf16 and f16 are widened first, f64 is
  * narrowed first, and a float64 that is finite but not finite as float32 makes the group raw):
- *     lo = min(x, 0 if grid requires), hi = max(x); s = up(bf16, (hi/L - lo/L))
- *     z = rint(lo / s) clipped so that 0 stays a code whenever a 0 lies in [lo, hi]
- *     q = rint(x * (1/s)) - z
- * If rounding at both ends needs more than L steps, s is enlarged (see scalar.c, which is the
- * specification). If |lo|/s or |hi|/s would leave int16, s is enlarged to max|x| / 32000.
+ *     lo = min(x), hi = max(x); s = up(bf16, max((hi - lo) / L, max|x| / 32000))
+ *     z = rint(lo / s), moved so that 0 has a code whenever it lies in [lo, hi]
+ *     q = rint(x * (1/s)) - z, clipped to 0..L
+ * The grid is s times the integers, so 0 is on it and signs never change (a value below s/2 becomes
+ * 0 unless strict_sign is set). The error is at most s/2 (s if stochastic or strict_sign), but for
+ * the rounding of x * (1/s) itself: |x| 2^-22. Where codes must reach further than the range does
+ * (stochastic, strict_sign) the range gets L - 1 steps; affine_word.c is the specification.
+ * float16 results beyond the largest float16 become the largest.
  *
  * Two marks with z == INT16_MIN (never a zero point) say that a group is held otherwise:
- *     MESA_GROUP_CONSTANT  all elements have the same bits (not zero): the first bytes of the
- *                          group's codes hold one element of the source dtype
- *     MESA_GROUP_RAW       the group is kept as it is (NaN, Inf, or nonzero values so small that
- *                          s < 2^-100): the codec appends the elements to the raw area, and the
- *                          first 4 bytes of the group's codes hold its index there (in units of
- *                          groups, little endian)
+ *     MESA_GROUP_CONSTANT  all elements have the same bits (not +-0; NaN and Inf too): the first
+ *                          bytes of the group's codes hold one element of the source dtype
+ *     MESA_GROUP_RAW       the group is kept as it is (NaN, Inf, max|x| >= 2^125, nonzero values so
+ *                          small that s < 2^-100, or strict_sign with 1 bit and both signs): the
+ *                          codec appends the elements to the raw area, and the first 4 bytes of
+ *                          the group's codes hold its index there (in units of groups, little
+ *                          endian)
  * A group whose code bytes cannot hold what a mark needs (element_bytes or 4) is never marked
  * CONSTANT, and the codec plans no group with fewer than 4 code bytes.
  *
@@ -56,9 +60,10 @@ enum mesa_rounding { MESA_ROUND_NEAREST, MESA_ROUND_STOCHASTIC };
 
 struct mesa_affine_rows {
     size_t rows;          /* rows to code */
-    size_t row;           /* elements in a row */
+    size_t row;           /* elements in a row, >= 1 */
     ptrdiff_t row_stride; /* elements from one source row to the next (encode only) */
-    size_t groups;        /* groups in a row: group j covers elements mesa_group_begin(j) to (j+1) */
+    size_t groups;        /* groups in a row: group j covers elements mesa_group_begin(j) to (j+1);
+                             1 to max(1, row / MESA_GROUP_UNIT), so that none is empty */
     unsigned bits;        /* 1..8 */
     bool strict_sign;     /* a nonzero element never gets the code of 0, nor a positive one the
                              code of a negative (for masks made of values) */
@@ -104,7 +109,7 @@ struct mesa_kernels {
     const char *name; /* of the highest ISA in the table: "scalar", "avx2", "avx512", "neon" */
 
     /* Codes rows of groups. words: rows*groups; codes: rows * mesa_code_row_bytes(). Returns the
-     * number of groups marked raw (their code bytes are left for the codec to fill). */
+     * number of groups marked raw (their code bytes are 0, for the codec to fill). */
     size_t (*affine_encode[MESA_REAL_DTYPES])(const struct mesa_affine_rows *rows, const void *src,
                                               uint32_t *ret_words, uint8_t *ret_codes);
     /* Inverse, into dense rows. raw: the raw area, group k at raw + k * raw_group_bytes. `stream`:
@@ -115,10 +120,11 @@ struct mesa_kernels {
                                             void *ret_dst);
 
     /* ---- pieces for groups that are not contiguous (head or channel over a whole tensor) */
-    /* Widens [*lo, *hi] to cover n elements, as float32. False if one is not finite (then *lo, *hi
-     * are unspecified). */
+    /* Widens [*lo, *hi] (INFINITY, -INFINITY to start with) to cover n elements, as float32; never
+     * leaves -0 there. False if an element is not finite (then *lo, *hi are unspecified). */
     bool (*affine_range[MESA_REAL_DTYPES])(const void *src, size_t n, float *lo, float *hi);
-    /* n codes, a byte each, for elements of one group whose word is `word` (no mark). */
+    /* n codes, a byte each, to nearest, for elements of one group whose word is `word` (no mark).
+     * An element outside the range that the word was made for gets the nearest code. */
     void (*affine_quantize[MESA_REAL_DTYPES])(const void *src, size_t n, uint32_t word,
                                               unsigned bits, bool strict_sign, uint8_t *ret_codes);
     void (*affine_dequantize[MESA_REAL_DTYPES])(const uint8_t *codes, size_t n, uint32_t word,
@@ -163,8 +169,9 @@ struct mesa_kernels {
     size_t (*sparse_expand[4])(const uint8_t *mask, size_t n, const void *elements, void *ret_dst);
 
     /* ---- integers: index 0..3 for int8, int16, int32, int64 */
+    /* n >= 1 */
     void (*integer_range[4])(const void *src, size_t n, int64_t *ret_lo, int64_t *ret_hi);
-    /* src[i] - lo as an unsigned of `bytes` (1, 2 or 4) */
+    /* src[i] - lo as an unsigned of `bytes` (1, 2 or 4, at most those of the source) */
     void (*integer_narrow[4])(const void *src, size_t n, int64_t lo, unsigned bytes, void *ret_dst);
     void (*integer_widen[4])(const void *src, size_t n, int64_t lo, unsigned bytes, void *ret_dst);
 
@@ -183,7 +190,8 @@ struct mesa_kernels {
 };
 
 /* The group word for elements in [lo, hi] (both finite, lo <= hi): its scale and zero point as the
- * specification above says, or a mark. Exact same function for every ISA. */
+ * specification above says, 0, or MESA_GROUP_RAW. Never MESA_GROUP_CONSTANT: that is seen in the
+ * elements, not in their range. Exact same function for every ISA. */
 uint32_t mesa_affine_word(float lo, float hi, unsigned bits, bool strict_sign,
                           enum mesa_rounding rounding);
 

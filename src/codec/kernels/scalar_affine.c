@@ -1,0 +1,281 @@
+/* Specification of the affine kernels: groups of elements to codes and back. Written for reading;
+ * the vector files must give the same bytes. What single elements and words mean is in affine.h and
+ * affine_word.c.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "codec/kernels/affine.h"
+#include "codec/kernels/kernels.h"
+#include "codec/kernels/scalar.h"
+
+/* ---- runs of one group ----------------------------------------------------------------------- */
+
+/* A range never ends in -0: which zero a minimum finds would depend on the order. */
+MESA_ALWAYS_INLINE bool range(enum mesa_dtype dtype, const void *src, size_t n, float *lo,
+                              float *hi) {
+    float least = *lo, most = *hi;
+    bool finite = true;
+    for (size_t i = 0; i < n; i++) {
+        float x = element_load(dtype, src, i);
+        finite &= isfinite(x);
+        least = x < least ? x : least;
+        most = x > most ? x : most;
+    }
+    *lo = least + 0.0f;
+    *hi = most + 0.0f;
+    return finite;
+}
+
+MESA_ALWAYS_INLINE void quantize(enum mesa_dtype dtype, const void *src, size_t n, uint32_t word,
+                                 unsigned bits, bool strict_sign, uint8_t *ret_codes) {
+    if (word == 0) {
+        memset(ret_codes, 0, n);
+        return;
+    }
+    struct affine_grid grid = affine_grid_of(word, bits);
+    for (size_t i = 0; i < n; i++)
+        ret_codes[i] = affine_nearest(element_load(dtype, src, i), grid, strict_sign);
+}
+
+MESA_ALWAYS_INLINE void dequantize(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
+                                   uint32_t word, void *ret_dst) {
+    for (size_t i = 0; i < n; i++)
+        element_store(dtype, ret_dst, i, affine_value(codes[i], word));
+}
+
+/* ---- one group for each column --------------------------------------------------------------- */
+
+MESA_ALWAYS_INLINE bool range_columns(enum mesa_dtype dtype, const void *src, size_t rows, size_t n,
+                                      float *lo, float *hi) {
+    bool finite = true;
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = 0; i < n; i++)
+            finite &= range(dtype, element_at(dtype, src, row * n + i), 1, &lo[i], &hi[i]);
+    return finite;
+}
+
+MESA_ALWAYS_INLINE void quantize_columns(enum mesa_dtype dtype, const void *src, size_t rows,
+                                         size_t n, const uint32_t *words, unsigned bits,
+                                         bool strict_sign, uint8_t *ret_codes) {
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = 0; i < n; i++)
+            quantize(dtype, element_at(dtype, src, row * n + i), 1, words[i], bits, strict_sign,
+                     &ret_codes[row * n + i]);
+}
+
+MESA_ALWAYS_INLINE void dequantize_columns(enum mesa_dtype dtype, const uint8_t *codes, size_t rows,
+                                           size_t n, const uint32_t *words, void *ret_dst) {
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = 0; i < n; i++)
+            element_store(dtype, ret_dst, row * n + i, affine_value(codes[row * n + i], words[i]));
+}
+
+/* ---- codes of less than a byte --------------------------------------------------------------- */
+
+static void pack_bits(const uint8_t *codes, size_t n, unsigned bits, uint8_t *ret_packed) {
+    uint32_t pending = 0; /* bits not written yet, low ones first */
+    unsigned filled = 0;
+    for (size_t i = 0; i < n; i++) {
+        pending |= (uint32_t)codes[i] << filled;
+        filled += bits;
+        if (filled >= 8) {
+            *ret_packed++ = (uint8_t)pending;
+            pending >>= 8;
+            filled -= 8;
+        }
+    }
+    if (filled > 0)
+        *ret_packed = (uint8_t)pending;
+}
+
+static void unpack_bits(const uint8_t *packed, size_t n, unsigned bits, uint8_t *ret_codes) {
+    uint32_t pending = 0;
+    unsigned filled = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (filled < bits) {
+            pending |= (uint32_t)*packed++ << filled;
+            filled += 8;
+        }
+        ret_codes[i] = (uint8_t)(pending & ((1u << bits) - 1));
+        pending >>= bits;
+        filled -= bits;
+    }
+}
+
+/* ---- rows of groups -------------------------------------------------------------------------- */
+
+/* Codes that are made before they are packed; a multiple of 8, so that each piece ends at a byte. */
+#define PIECE 256
+
+static bool is_constant(const void *src, size_t n, size_t bytes) {
+    for (size_t i = 1; i < n; i++)
+        if (memcmp(src, (const char *)src + i * bytes, bytes) != 0)
+            return false;
+    return true;
+}
+
+MESA_ALWAYS_INLINE void code_group(enum mesa_dtype dtype, const struct mesa_affine_rows *rows,
+                                   const void *src, size_t n, uint64_t first_element, uint32_t word,
+                                   uint8_t *ret_codes) {
+    struct affine_grid grid = affine_grid_of(word, rows->bits);
+    for (size_t begin = 0; begin < n; begin += PIECE) {
+        uint8_t codes[PIECE];
+        size_t count = n - begin < PIECE ? n - begin : PIECE;
+        for (size_t i = 0; i < count; i++) {
+            float x = element_load(dtype, src, begin + i);
+            if (rows->rounding == MESA_ROUND_STOCHASTIC) {
+                uint64_t element = first_element + begin + i;
+                float uniform =
+                    affine_uniform(affine_key_of(rows->seed, element), (uint32_t)element);
+                codes[i] = affine_stochastic(x, grid, rows->strict_sign, uniform);
+            } else {
+                codes[i] = affine_nearest(x, grid, rows->strict_sign);
+            }
+        }
+        pack_bits(codes, count, rows->bits, ret_codes + begin * rows->bits / 8);
+    }
+}
+
+/* Returns the word. A group of one repeated element keeps that element, whatever it is, but for
+ * zeros: those are the word 0, as are groups of +0 and -0. */
+MESA_ALWAYS_INLINE uint32_t encode_group(enum mesa_dtype dtype, const struct mesa_affine_rows *rows,
+                                         const void *src, size_t n, uint64_t first_element,
+                                         uint8_t *ret_codes) {
+    float lo = INFINITY, hi = -INFINITY;
+    bool finite = range(dtype, src, n, &lo, &hi);
+    size_t code_bytes = mesa_code_row_bytes(n, rows->bits);
+    size_t bytes = element_bytes(dtype);
+
+    bool one_value = !finite || (lo == hi && lo != 0);
+    if (one_value && code_bytes >= bytes && is_constant(src, n, bytes)) {
+        memset(ret_codes, 0, code_bytes);
+        memcpy(ret_codes, src, bytes);
+        return MESA_GROUP_CONSTANT;
+    }
+    uint32_t word = finite ? mesa_affine_word(lo, hi, rows->bits, rows->strict_sign, rows->rounding)
+                           : MESA_GROUP_RAW;
+    if (word == 0 || word == MESA_GROUP_RAW)
+        memset(ret_codes, 0, code_bytes);
+    else
+        code_group(dtype, rows, src, n, first_element, word, ret_codes);
+    return word;
+}
+
+MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, const struct mesa_affine_rows *rows,
+                                 const void *src, uint32_t *ret_words, uint8_t *ret_codes) {
+    size_t raw_groups = 0;
+    size_t code_row_bytes = mesa_code_row_bytes(rows->row, rows->bits);
+    for (size_t row = 0; row < rows->rows; row++) {
+        const char *from =
+            (const char *)src + (ptrdiff_t)row * rows->row_stride * (ptrdiff_t)element_bytes(dtype);
+        uint8_t *codes = ret_codes + row * code_row_bytes;
+        for (size_t j = 0; j < rows->groups; j++) {
+            size_t begin = mesa_group_begin(rows->row, rows->groups, j);
+            size_t end = mesa_group_begin(rows->row, rows->groups, j + 1);
+            uint32_t word = encode_group(dtype, rows, element_at(dtype, from, begin), end - begin,
+                                         rows->first_element + row * rows->row + begin,
+                                         codes + begin * rows->bits / 8);
+            raw_groups += word == MESA_GROUP_RAW;
+            *ret_words++ = word;
+        }
+    }
+    return raw_groups;
+}
+
+MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const uint8_t *codes,
+                                     size_t n, unsigned bits, const uint8_t *raw,
+                                     size_t raw_group_bytes, void *ret_dst) {
+    size_t bytes = element_bytes(dtype);
+    if (word == MESA_GROUP_CONSTANT) {
+        for (size_t i = 0; i < n; i++)
+            memcpy((char *)ret_dst + i * bytes, codes, bytes);
+        return;
+    }
+    if (word == MESA_GROUP_RAW) {
+        size_t index =
+            codes[0] | (size_t)codes[1] << 8 | (size_t)codes[2] << 16 | (size_t)codes[3] << 24;
+        memcpy(ret_dst, raw + index * raw_group_bytes, n * bytes);
+        return;
+    }
+    for (size_t begin = 0; begin < n; begin += PIECE) {
+        uint8_t unpacked[PIECE];
+        size_t count = n - begin < PIECE ? n - begin : PIECE;
+        unpack_bits(codes + begin * bits / 8, count, bits, unpacked);
+        dequantize(dtype, unpacked, count, word, (char *)ret_dst + begin * bytes);
+    }
+}
+
+MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, const struct mesa_affine_rows *rows,
+                               const uint32_t *words, const uint8_t *codes, const uint8_t *raw,
+                               size_t raw_group_bytes, void *ret_dst) {
+    size_t code_row_bytes = mesa_code_row_bytes(rows->row, rows->bits);
+    for (size_t row = 0; row < rows->rows; row++) {
+        for (size_t j = 0; j < rows->groups; j++) {
+            size_t begin = mesa_group_begin(rows->row, rows->groups, j);
+            size_t end = mesa_group_begin(rows->row, rows->groups, j + 1);
+            char *to = (char *)ret_dst + (row * rows->row + begin) * element_bytes(dtype);
+            decode_group(dtype, *words++, codes + row * code_row_bytes + begin * rows->bits / 8,
+                         end - begin, rows->bits, raw, raw_group_bytes, to);
+        }
+    }
+}
+
+/* ---- the entries: the bodies above with the dtype as a constant ------------------------------- */
+
+#define DEFINE_ENTRIES(name, dtype)                                                                \
+    static size_t encode_##name(const struct mesa_affine_rows *rows, const void *src,              \
+                                uint32_t *ret_words, uint8_t *ret_codes) {                         \
+        return encode(dtype, rows, src, ret_words, ret_codes);                                     \
+    }                                                                                              \
+    static void decode_##name(const struct mesa_affine_rows *rows, const uint32_t *words,          \
+                              const uint8_t *codes, const uint8_t *raw, size_t raw_group_bytes,    \
+                              bool stream, void *ret_dst) {                                        \
+        (void)stream; /* a matter of speed only */                                                 \
+        decode(dtype, rows, words, codes, raw, raw_group_bytes, ret_dst);                          \
+    }                                                                                              \
+    static bool range_##name(const void *src, size_t n, float *lo, float *hi) {                    \
+        return range(dtype, src, n, lo, hi);                                                       \
+    }                                                                                              \
+    static void quantize_##name(const void *src, size_t n, uint32_t word, unsigned bits,           \
+                                bool strict_sign, uint8_t *ret_codes) {                            \
+        quantize(dtype, src, n, word, bits, strict_sign, ret_codes);                               \
+    }                                                                                              \
+    static void dequantize_##name(const uint8_t *codes, size_t n, uint32_t word, void *ret_dst) {  \
+        dequantize(dtype, codes, n, word, ret_dst);                                                \
+    }                                                                                              \
+    static bool range_columns_##name(const void *src, size_t rows, size_t n, float *lo,            \
+                                     float *hi) {                                                  \
+        return range_columns(dtype, src, rows, n, lo, hi);                                         \
+    }                                                                                              \
+    static void quantize_columns_##name(const void *src, size_t rows, size_t n,                    \
+                                        const uint32_t *words, unsigned bits, bool strict_sign,    \
+                                        uint8_t *ret_codes) {                                      \
+        quantize_columns(dtype, src, rows, n, words, bits, strict_sign, ret_codes);                \
+    }                                                                                              \
+    static void dequantize_columns_##name(const uint8_t *codes, size_t rows, size_t n,             \
+                                          const uint32_t *words, void *ret_dst) {                  \
+        dequantize_columns(dtype, codes, rows, n, words, ret_dst);                                 \
+    }
+
+DEFINE_ENTRIES(f32, MESA_F32)
+DEFINE_ENTRIES(bf16, MESA_BF16)
+DEFINE_ENTRIES(f16, MESA_F16)
+DEFINE_ENTRIES(f64, MESA_F64)
+
+#define SET_ENTRIES(name, dtype)                                                                   \
+    table->affine_encode[dtype] = encode_##name;                                                   \
+    table->affine_decode[dtype] = decode_##name;                                                   \
+    table->affine_range[dtype] = range_##name;                                                     \
+    table->affine_quantize[dtype] = quantize_##name;                                               \
+    table->affine_dequantize[dtype] = dequantize_##name;                                           \
+    table->affine_range_columns[dtype] = range_columns_##name;                                     \
+    table->affine_quantize_columns[dtype] = quantize_columns_##name;                               \
+    table->affine_dequantize_columns[dtype] = dequantize_columns_##name
+
+void mesa_kernels_fill_scalar_affine(struct mesa_kernels *table) {
+    SET_ENTRIES(f32, MESA_F32);
+    SET_ENTRIES(bf16, MESA_BF16);
+    SET_ENTRIES(f16, MESA_F16);
+    SET_ENTRIES(f64, MESA_F64);
+    table->pack_bits = pack_bits;
+    table->unpack_bits = unpack_bits;
+}

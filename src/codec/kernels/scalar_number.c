@@ -1,0 +1,205 @@
+/* Specification of the kernels that change how numbers are held: integers in fewer bytes, short
+ * floats; and of what is asked about whole arrays: finiteness, a fingerprint.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "codec/kernels/element.h"
+#include "codec/kernels/fingerprint.h"
+#include "codec/kernels/kernels.h"
+#include "codec/kernels/scalar.h"
+
+/* ---- integers -------------------------------------------------------------------------------- */
+
+MESA_ALWAYS_INLINE int64_t load_integer(size_t bytes, const void *src, size_t i) {
+    const char *at = (const char *)src + i * bytes;
+    int8_t i8;
+    int16_t i16;
+    int32_t i32;
+    int64_t i64;
+    switch (bytes) {
+    case 1:
+        memcpy(&i8, at, 1);
+        return i8;
+    case 2:
+        memcpy(&i16, at, 2);
+        return i16;
+    case 4:
+        memcpy(&i32, at, 4);
+        return i32;
+    default:
+        memcpy(&i64, at, 8);
+        return i64;
+    }
+}
+
+/* The low `bytes` bytes of value, in the processor's order. */
+MESA_ALWAYS_INLINE void store_integer(size_t bytes, void *dst, size_t i, uint64_t value) {
+    char *at = (char *)dst + i * bytes;
+    uint8_t u8 = (uint8_t)value;
+    uint16_t u16 = (uint16_t)value;
+    uint32_t u32 = (uint32_t)value;
+    switch (bytes) {
+    case 1:
+        memcpy(at, &u8, 1);
+        break;
+    case 2:
+        memcpy(at, &u16, 2);
+        break;
+    case 4:
+        memcpy(at, &u32, 4);
+        break;
+    default:
+        memcpy(at, &value, 8);
+    }
+}
+
+MESA_ALWAYS_INLINE uint64_t load_unsigned(size_t bytes, const void *src, size_t i) {
+    uint64_t mask = bytes == 8 ? UINT64_MAX : ((uint64_t)1 << bytes * 8) - 1;
+    return (uint64_t)load_integer(bytes, src, i) & mask;
+}
+
+/* n >= 1 */
+MESA_ALWAYS_INLINE void integer_range(size_t bytes, const void *src, size_t n, int64_t *ret_lo,
+                                      int64_t *ret_hi) {
+    int64_t lo = INT64_MAX, hi = INT64_MIN;
+    for (size_t i = 0; i < n; i++) {
+        int64_t x = load_integer(bytes, src, i);
+        lo = x < lo ? x : lo;
+        hi = x > hi ? x : hi;
+    }
+    *ret_lo = lo;
+    *ret_hi = hi;
+}
+
+MESA_ALWAYS_INLINE void narrow_to(size_t from, size_t to, const void *src, size_t n, int64_t lo,
+                                  void *ret_dst) {
+    for (size_t i = 0; i < n; i++)
+        store_integer(to, ret_dst, i, (uint64_t)load_integer(from, src, i) - (uint64_t)lo);
+}
+
+MESA_ALWAYS_INLINE void widen_from(size_t from, size_t to, const void *src, size_t n, int64_t lo,
+                                   void *ret_dst) {
+    for (size_t i = 0; i < n; i++)
+        store_integer(to, ret_dst, i, load_unsigned(from, src, i) + (uint64_t)lo);
+}
+
+MESA_ALWAYS_INLINE void narrow(size_t from, const void *src, size_t n, int64_t lo, unsigned bytes,
+                               void *ret_dst) {
+    if (bytes == 1)
+        narrow_to(from, 1, src, n, lo, ret_dst);
+    else if (bytes == 2)
+        narrow_to(from, 2, src, n, lo, ret_dst);
+    else
+        narrow_to(from, 4, src, n, lo, ret_dst);
+}
+
+MESA_ALWAYS_INLINE void widen(size_t to, const void *src, size_t n, int64_t lo, unsigned bytes,
+                              void *ret_dst) {
+    if (bytes == 1)
+        widen_from(1, to, src, n, lo, ret_dst);
+    else if (bytes == 2)
+        widen_from(2, to, src, n, lo, ret_dst);
+    else
+        widen_from(4, to, src, n, lo, ret_dst);
+}
+
+/* ---- short floats ---------------------------------------------------------------------------- */
+
+static void float_to_bf16(const float *src, size_t n, uint16_t *ret_dst) {
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half = bf16_round(element_load(MESA_F32, src, i));
+        memcpy((char *)ret_dst + i * sizeof half, &half, sizeof half);
+    }
+}
+
+static void bf16_to_float(const uint16_t *src, size_t n, bool stream, float *ret_dst) {
+    (void)stream;
+    for (size_t i = 0; i < n; i++)
+        element_store(MESA_F32, ret_dst, i, element_load(MESA_BF16, src, i));
+}
+
+static bool float_to_f16(const float *src, size_t n, uint16_t *ret_dst) {
+    for (size_t i = 0; i < n; i++) {
+        float x = element_load(MESA_F32, src, i);
+        uint16_t half = f16_round(x);
+        if (isfinite(x) && !isfinite(f16_widen(half)))
+            return false;
+        memcpy((char *)ret_dst + i * sizeof half, &half, sizeof half);
+    }
+    return true;
+}
+
+static void f16_to_float(const uint16_t *src, size_t n, bool stream, float *ret_dst) {
+    (void)stream;
+    for (size_t i = 0; i < n; i++)
+        element_store(MESA_F32, ret_dst, i, element_load(MESA_F16, src, i));
+}
+
+/* ---- whole arrays ---------------------------------------------------------------------------- */
+
+MESA_ALWAYS_INLINE bool all_finite(enum mesa_dtype dtype, const void *src, size_t n) {
+    bool finite = true;
+    for (size_t i = 0; i < n; i++)
+        finite &= isfinite(element_load_double(dtype, src, i));
+    return finite;
+}
+
+static uint64_t fingerprint(const void *src, size_t bytes) {
+    struct fingerprint state = fingerprint_begin();
+    const unsigned char *at = src;
+    size_t left = bytes;
+    for (; left >= FINGERPRINT_BLOCK; left -= FINGERPRINT_BLOCK, at += FINGERPRINT_BLOCK)
+        fingerprint_add(&state, at);
+    return fingerprint_end(&state, at, left, bytes);
+}
+
+/* ---- the entries ----------------------------------------------------------------------------- */
+
+#define DEFINE_INTEGER(bytes)                                                                      \
+    static void integer_range_##bytes(const void *src, size_t n, int64_t *ret_lo,                  \
+                                      int64_t *ret_hi) {                                           \
+        integer_range(bytes, src, n, ret_lo, ret_hi);                                              \
+    }                                                                                              \
+    static void narrow_##bytes(const void *src, size_t n, int64_t lo, unsigned to_bytes,           \
+                               void *ret_dst) {                                                    \
+        narrow(bytes, src, n, lo, to_bytes, ret_dst);                                              \
+    }                                                                                              \
+    static void widen_##bytes(const void *src, size_t n, int64_t lo, unsigned from_bytes,          \
+                              void *ret_dst) {                                                     \
+        widen(bytes, src, n, lo, from_bytes, ret_dst);                                             \
+    }
+
+DEFINE_INTEGER(1)
+DEFINE_INTEGER(2)
+DEFINE_INTEGER(4)
+DEFINE_INTEGER(8)
+
+#define DEFINE_FINITE(name, dtype)                                                                 \
+    static bool all_finite_##name(const void *src, size_t n) {                                     \
+        return all_finite(dtype, src, n);                                                          \
+    }
+
+DEFINE_FINITE(f32, MESA_F32)
+DEFINE_FINITE(bf16, MESA_BF16)
+DEFINE_FINITE(f16, MESA_F16)
+DEFINE_FINITE(f64, MESA_F64)
+
+#define SET_INTEGER(index, bytes)                                                                  \
+    table->integer_range[index] = integer_range_##bytes;                                           \
+    table->integer_narrow[index] = narrow_##bytes;                                                 \
+    table->integer_widen[index] = widen_##bytes
+
+void mesa_kernels_fill_scalar_number(struct mesa_kernels *table) {
+    SET_INTEGER(0, 1);
+    SET_INTEGER(1, 2);
+    SET_INTEGER(2, 4);
+    SET_INTEGER(3, 8);
+    table->float_to_bf16 = float_to_bf16;
+    table->bf16_to_float = bf16_to_float;
+    table->float_to_f16 = float_to_f16;
+    table->f16_to_float = f16_to_float;
+    table->all_finite[MESA_F32] = all_finite_f32;
+    table->all_finite[MESA_BF16] = all_finite_bf16;
+    table->all_finite[MESA_F16] = all_finite_f16;
+    table->all_finite[MESA_F64] = all_finite_f64;
+    table->fingerprint = fingerprint;
+}
