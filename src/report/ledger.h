@@ -28,8 +28,8 @@ enum mesa_kept {
     MESA_KEPT_LAYOUT,     /* overlapping or too many dims */
     MESA_KEPT_DTYPE,
     MESA_KEPT_NO_MEMORY,
-    MESA_KEPT_HOOKED,     /* the program's own saved-tensor hooks have it */
-    MESA_KEPT_KIND,       /* not a plain dense tensor */
+    MESA_KEPT_HOOKED, /* the program's own saved-tensor hooks have it */
+    MESA_KEPT_KIND,   /* not a plain dense tensor */
     MESA_KEPT_COUNT,
 };
 const char *mesa_kept_text(enum mesa_kept why); /* "the policy says keep" ... */
@@ -49,11 +49,11 @@ struct mesa_record {
     enum mesa_dtype dtype;
     enum mesa_kept kept; /* NOT unless way is "keep" */
 
-    _Atomic uint64_t tensors;            /* saved since start */
-    _Atomic uint64_t shared;             /* of these, found already held (no new bytes) */
-    _Atomic uint64_t elements;           /* held anew, summed */
-    _Atomic uint64_t would_bytes_total;  /* new would-be bytes, summed over all saves */
-    _Atomic uint64_t held_bytes_total;   /* new held bytes, summed */
+    _Atomic uint64_t tensors;                /* saved since start */
+    _Atomic uint64_t shared;                 /* of these, found already held (no new bytes) */
+    _Atomic uint64_t elements;               /* held anew, summed */
+    _Atomic uint64_t would_bytes_total;      /* new would-be bytes, summed over all saves */
+    _Atomic uint64_t held_bytes_total;       /* new held bytes, summed */
     _Atomic int64_t would_bytes, held_bytes; /* at this moment */
     _Atomic int64_t would_bytes_peak, held_bytes_peak;
     _Atomic uint64_t pack_ns, unpack_ns;
@@ -95,7 +95,7 @@ struct mesa_ledger_totals {
     uint64_t tensors, pack_ns, unpack_ns, steps;
     uint64_t declined_no_memory;
     uint64_t kept[MESA_KEPT_COUNT]; /* tensors kept, by reason, with a record or without */
-    uint64_t steps_per_point; /* of the time series: 1, 2, 4, ...; 0 before the first step */
+    uint64_t steps_per_point;       /* of the time series: 1, 2, 4, ...; 0 before the first step */
 };
 void mesa_ledger_totals(struct mesa_ledger_totals *ret_totals);
 /* A tensor was kept for which there is no record. A tensor that went through mesa_ledger_saved() with

@@ -15,17 +15,19 @@ struct mesa_run {
     const char *version;       /* libmesa's */
     const char *torch_version; /* as libtorch says */
     const char *isa;
-    const char *policy;        /* name */
-    const char *command;       /* command line, blanks between words */
-    double seconds;            /* since the first saved tensor */
+    const char *policy;  /* name */
+    const char *command; /* command line, blanks between words */
+    double seconds;      /* since the first saved tensor */
     unsigned threads;
     bool verified;
 };
 
 /* Where reports go: MESA_REPORT parsed. */
 struct mesa_report_target {
-    bool text;      /* to stderr */
-    char *files[8]; /* owned: patterns with %p pid, %r rank (RANK or LOCAL_RANK or 0), %h host, %% */
+    bool text; /* to stderr */
+    /* owned: absolute patterns (relative ones are taken from the directory at the time of parsing)
+     * with %p pid, %r rank (RANK or LOCAL_RANK or 0), %h host, %% */
+    char *files[8];
     size_t file_count;
 };
 /* False on a mistake (unknown format, unknown % letter), then ret_mistake has one line. */
