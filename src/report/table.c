@@ -75,13 +75,14 @@ static size_t count_steps(const char *text) {
 static char *copy_characters(char *to, const char *end, const char **text, size_t count) {
     for (; count > 0 && **text != '\0'; count--) {
         size_t length = mesa_utf8_length(*text);
-        bool printable = length > 1 || (length == 1 && **text >= ' ' && **text != 0x7f);
-        size_t needed = printable ? length : 1;
+        bool control = length == 1 && ((unsigned char)**text < ' ' || **text == 0x7f);
+        const char *shown = length == 0 ? "\xef\xbf\xbd" /* U+FFFD */ : control ? "?" : *text;
+        size_t needed = length == 0 ? 3 : length;
         if (needed > (size_t)(end - to))
             break;
-        memcpy(to, printable ? *text : "?", needed);
+        memcpy(to, shown, needed);
         to += needed;
-        *text += length == 0 ? 1 : length;
+        *text += step(*text);
     }
     return to;
 }

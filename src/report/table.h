@@ -26,7 +26,7 @@ struct mesa_table {
 void mesa_table_render(const struct mesa_table *table, struct mesa_buffer *buffer);
 
 /* Copies text so that it takes at most `columns` on a screen: the middle of longer text becomes "..",
- * control characters and broken UTF-8 become '?'. Returns ret. */
+ * control characters become '?' and broken UTF-8 U+FFFD. Returns ret. */
 char *mesa_table_shorten(char *ret, size_t size, const char *text, size_t columns);
 
 #endif
