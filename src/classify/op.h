@@ -33,6 +33,7 @@ struct mesa_op_argument {
     uint8_t total;        /* saves of a full set */
     bool is_result;
     bool is_guarded;       /* may be absent from a call */
+    uint8_t guard;         /* 0: always saved. Arguments of an op with the same number come together */
     bool is_list;          /* a tensor list: any number of saves, saved by a shared helper */
     bool is_optional;      /* saved through the optional<Tensor> constructor */
     bool saved_before_filled; /* the kernel writes it after the save: its values cannot be read */
@@ -45,18 +46,29 @@ struct mesa_op_argument {
     int8_t channel_dim;    /* dim that holds channels: 1, or -1 for the last */
 };
 
-/* The rows of one op, in order of save. NULL if the table has no such op. `name` need not be
- * terminated. */
+/* The rows of one op, in order of save: inputs, then results. Overloads that save different things
+ * are different ops of the same name (max and max.dim), and so are in-place variants with a formula
+ * of their own (leaky_relu_). */
 struct mesa_op {
     const char *name;
     const struct mesa_op_argument *arguments;
     size_t count;
+    const char *overload; /* "" if none */
+    size_t inputs;        /* rows before the first result */
+    /* What holds for each of the inputs (results) while one cannot tell which it is: argument "?",
+     * `reads` of all if they agree, else exact. NULL if there are none. */
+    const struct mesa_op_argument *any_input, *any_result;
+    bool is_inplace_only;
 };
+
+/* "max" (the op without overload, if there is one) or "max.dim". NULL if the table has no such op.
+ * `name` need not be terminated. */
 const struct mesa_op *mesa_op_find(const char *name, size_t length);
 
-/* Splits a name as the dispatcher's C++ symbols spell it ("add__Tensor", "mul_Tensor", "relu_",
- * "max_pool2d_with_indices", "norm_ScalarOpt_dim") into a table op: overload and in-place underscore
- * dropped. NULL if unknown. *ret_inplace tells whether it was the in-place variant. */
+/* The table op that a name as the dispatcher's C++ symbols spell it ("mul__Tensor", "relu_",
+ * "max_pool2d_with_indices", "norm_ScalarOpt_dim") stands for, overload included. NULL if unknown: ops
+ * that save nothing (add) are not in the table. *ret_inplace, written if known, tells whether it was
+ * the in-place variant. */
 const struct mesa_op *mesa_op_of_symbol(const char *name, size_t length, bool *ret_inplace);
 
 size_t mesa_op_count(void);
