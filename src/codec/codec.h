@@ -22,16 +22,16 @@
 struct mesa_source {
     const void *data; /* borrowed for the call */
     enum mesa_dtype dtype;
-    int ndim;                         /* >= 1 */
-    int64_t sizes[MESA_MAX_DIMS];     /* > 0 */
-    int64_t strides[MESA_MAX_DIMS];   /* elements, > 0, falling; no overlap */
-    size_t elements;                  /* product of sizes */
+    int ndim;                       /* >= 1 */
+    int64_t sizes[MESA_MAX_DIMS];   /* > 0 */
+    int64_t strides[MESA_MAX_DIMS]; /* elements, > 0, falling; no overlap */
+    size_t elements;                /* product of sizes */
 };
 
 /* How elements share a scale. */
 enum mesa_grouping {
-    MESA_GROUP_BLOCK,  /* contiguous groups of about `group` elements within rows of `row` */
-    MESA_GROUP_CYCLE,  /* runs of `run` elements; run r belongs to group r % cycle + cycle * (r / period)
+    MESA_GROUP_BLOCK, /* contiguous groups of about `group` elements within rows of `row` */
+    MESA_GROUP_CYCLE, /* runs of `run` elements; run r belongs to group r % cycle + cycle * (r / period)
                           where period (in runs) is a multiple of cycle, or 0 for one period */
 };
 
@@ -44,11 +44,11 @@ struct mesa_plan {
     size_t elements;
 
     /* affine and sparse-affine */
-    unsigned bits;              /* 1..8 */
+    unsigned bits; /* 1..8 */
     enum mesa_grouping grouping;
-    size_t row;                 /* BLOCK: groups never cross a multiple of this; divides elements */
-    size_t group;               /* BLOCK: wanted elements in a group, 16..1024, or `row` */
-    size_t run, cycle, period;  /* CYCLE */
+    size_t row;                /* BLOCK: groups never cross a multiple of this; divides elements */
+    size_t group;              /* BLOCK: wanted elements in a group, 16..1024, or `row` */
+    size_t run, cycle, period; /* CYCLE */
     bool strict_sign;
     enum mesa_rounding rounding;
     uint64_t seed;
@@ -86,16 +86,19 @@ struct mesa_codec {
                    void *ret_elements);
 };
 
-extern const struct mesa_codec mesa_codec_affine;   /* codes with scale and zero point, 1..8 bits */
-extern const struct mesa_codec mesa_codec_mask;     /* bool, or a predicate of a real: 1 bit */
-extern const struct mesa_codec mesa_codec_two;      /* any dtype with at most two bit patterns: 1 bit, exact */
-extern const struct mesa_codec mesa_codec_sign;     /* sign of a real: 2 bits */
-extern const struct mesa_codec mesa_codec_narrow;   /* integers in fewer bits, exact */
-extern const struct mesa_codec mesa_codec_sparse;   /* a mask of nonzero elements and those elements, exact */
-extern const struct mesa_codec mesa_codec_sparse_affine; /* a mask of nonzero elements and their codes */
+extern const struct mesa_codec mesa_codec_affine; /* codes with scale and zero point, 1..8 bits */
+extern const struct mesa_codec mesa_codec_mask;   /* bool, or a predicate of a real: 1 bit */
+extern const struct mesa_codec
+    mesa_codec_two; /* any dtype with at most two bit patterns: 1 bit, exact */
+extern const struct mesa_codec mesa_codec_sign;   /* sign of a real: 2 bits */
+extern const struct mesa_codec mesa_codec_narrow; /* integers in fewer bits, exact */
+extern const struct mesa_codec
+    mesa_codec_sparse; /* a mask of nonzero elements and those elements, exact */
+extern const struct mesa_codec
+    mesa_codec_sparse_affine;                       /* a mask of nonzero elements and their codes */
 extern const struct mesa_codec mesa_codec_bfloat16; /* float32 rounded to bfloat16 */
 extern const struct mesa_codec mesa_codec_float16;  /* float32 rounded to float16 */
-extern const struct mesa_codec mesa_codec_copy;     /* the elements as they are, made dense; exact */
+extern const struct mesa_codec mesa_codec_copy; /* the elements as they are, made dense; exact */
 
 /* NULL-terminated. */
 extern const struct mesa_codec *const mesa_codecs[];
