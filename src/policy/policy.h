@@ -49,10 +49,13 @@ struct mesa_place {
     unsigned line, column; /* 1-based */
 };
 
-/* A mistake: everything a message needs. Texts are owned by the struct (mesa_mistake_done). */
+/* A mistake: everything a message needs. Owns its texts, nothing to free; place.file points to
+ * `file`, so it stays where it is. */
 struct mesa_mistake {
     struct mesa_place place;
-    char text[512]; /* "FILE:LINE:COLUMN: unknown setting 'bit'; expected ...; did you mean 'bits'?" */
+    char file[256];
+    /* "FILE:LINE:COLUMN: unknown setting 'bit='; expected ...; did you mean 'bits'?" */
+    char text[512];
 };
 
 struct mesa_policy;
