@@ -16,8 +16,8 @@ die() {
     exit 1
 }
 
-DEBIAN_BUILD_PACKAGES=(meson ninja-build gcc libc6-dev pkg-config libunwind-dev uthash-dev
-    python3-venv)
+DEBIAN_BUILD_PACKAGES=(meson ninja-build gcc libc6-dev pkg-config libunwind-dev libjansson-dev
+    uthash-dev python3-venv)
 DEBIAN_TEST_PACKAGES=(libcriterion-dev clang libclang-rt-14-dev valgrind libjemalloc2
     qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
 
