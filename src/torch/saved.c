@@ -1,0 +1,503 @@
+/* The way of one saved tensor, in order of cost: most are small or parameters and leave after a few
+ * loads; the rest get a site, a decision, and if somebody does not hold them already, an encoding.
+ *
+ * Nothing here may fail the program: whatever goes wrong before the hook is registered leaves the
+ * tensor with the framework.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "torch/saved.h"
+
+#include "torch/explain.h"
+#include "torch/trace.h"
+#include "vault/arena.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct mesa_config mesa_config;
+_Thread_local unsigned mesa_paused __attribute__((tls_model("initial-exec")));
+
+/* Head count that the last attention op of this thread showed. */
+static _Thread_local struct mesa_head_hint head_hint __attribute__((tls_model("initial-exec")));
+
+/* One save on its way through the functions below. */
+struct taking {
+    void *saved;
+    const struct mesa_tensor *tensor;
+    const struct mesa_save *save;
+    struct mesa_decision *decision;
+    struct mesa_view view;
+    struct mesa_source source;
+    uint64_t key;
+    uint32_t version;
+    bool is_constant; /* no grad_fn and no gradient wanted */
+    struct mesa_storage *storage;
+    uint64_t start_ns;
+};
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- decisions ------------------------------------------------------------------------------ */
+
+/* What a site remembers: decisions by dtype, and which occurrence in this step comes next. */
+struct site_memory {
+    _Atomic(struct mesa_decision *) decisions[MESA_DTYPE_COUNT];
+    _Atomic uint64_t step;
+    _Atomic uint32_t occurrence;
+};
+
+static _Atomic uint64_t current_step;
+
+static struct site_memory *memory_of(struct mesa_site *site) {
+    void *memory = atomic_load_explicit(&site->use, memory_order_acquire);
+    if (memory != NULL)
+        return memory;
+    struct site_memory *fresh = calloc(1, sizeof *fresh);
+    if (fresh == NULL)
+        return NULL;
+    if (atomic_compare_exchange_strong(&site->use, &memory, fresh))
+        return fresh;
+    free(fresh); /* another thread was first */
+    return memory;
+}
+
+static unsigned next_occurrence(struct site_memory *memory) {
+    uint64_t step = atomic_load_explicit(&current_step, memory_order_relaxed);
+    if (atomic_exchange_explicit(&memory->step, step, memory_order_relaxed) != step)
+        atomic_store_explicit(&memory->occurrence, 0, memory_order_relaxed);
+    return atomic_fetch_add_explicit(&memory->occurrence, 1, memory_order_relaxed);
+}
+
+static bool same_outcome(const struct mesa_decision *decision, const struct mesa_settings *settings,
+                         const struct mesa_place *place) {
+    const struct mesa_settings *s = &decision->choice.settings;
+    const struct mesa_place *p = &decision->choice.place;
+    return s->way == settings->way && s->bits == settings->bits && s->by == settings->by &&
+           s->group == settings->group && s->rounding == settings->rounding &&
+           p->file == place->file && p->line == place->line;
+}
+
+static struct mesa_decision *decide(struct mesa_site *site, enum mesa_dtype dtype,
+                                    const struct mesa_settings *settings,
+                                    const struct mesa_place *place,
+                                    _Atomic(struct mesa_decision *) *list) {
+    struct mesa_decision *first = atomic_load_explicit(list, memory_order_acquire);
+    for (struct mesa_decision *d = first; d != NULL; d = d->next)
+        if (same_outcome(d, settings, place))
+            return d;
+    struct mesa_decision *fresh = calloc(1, sizeof *fresh);
+    if (fresh == NULL)
+        return NULL;
+    fresh->site = site;
+    fresh->dtype = dtype;
+    mesa_policy_choose(settings, place, site->row, dtype, &fresh->choice);
+    do
+        fresh->next = first;
+    while (!atomic_compare_exchange_weak(list, &first, fresh));
+    return fresh; /* a twin made by another thread at the same time does no harm */
+}
+
+static struct mesa_decision *decision_of(struct mesa_site *site, enum mesa_dtype dtype,
+                                         size_t bytes) {
+    struct site_memory *memory = memory_of(site);
+    if (memory == NULL)
+        return NULL;
+    bool layers = mesa_policy_uses_layers(mesa_config.policy);
+    struct mesa_decision *known =
+        atomic_load_explicit(&memory->decisions[dtype], memory_order_acquire);
+    if (known != NULL && !layers && !mesa_policy_uses_bytes(mesa_config.policy))
+        return known;
+    struct mesa_subject subject = {site->op, site->argument, dtype, bytes,
+                                   layers ? next_occurrence(memory) : 0};
+    struct mesa_settings settings;
+    struct mesa_place place;
+    mesa_policy_match(mesa_config.policy, &subject, &settings, &place);
+    return decide(site, dtype, &settings, &place, &memory->decisions[dtype]);
+}
+
+static const char *way_text(const struct mesa_decision *decision, unsigned row, char *buffer,
+                            size_t size) {
+    if (row == MESA_RECORD_SHARE)
+        return "share";
+    if (row == MESA_RECORD_SHAPE)
+        return "shape";
+    if (row >= MESA_RECORD_KEPT)
+        return "keep";
+    const struct mesa_codec *codec = decision->choice.candidates[row - MESA_RECORD_FIRST];
+    if (codec != &mesa_codec_affine && codec != &mesa_codec_sparse_affine)
+        return codec->name;
+    snprintf(buffer, size, "%s %u", codec->name, decision->choice.settings.bits);
+    return buffer;
+}
+
+struct mesa_record *mesa_decision_record(struct mesa_decision *decision, unsigned row) {
+    struct mesa_record *record =
+        atomic_load_explicit(&decision->records[row], memory_order_acquire);
+    if (record != NULL)
+        return record;
+    char buffer[32];
+    const char *way = way_text(decision, row, buffer, sizeof buffer);
+    enum mesa_kept kept =
+        row >= MESA_RECORD_KEPT ? (enum mesa_kept)(row - MESA_RECORD_KEPT) : MESA_KEPT_NOT;
+    record = mesa_ledger_record(decision->site->op, decision->site->argument, decision->dtype, way,
+                                kept);
+    atomic_store_explicit(&decision->records[row], record, memory_order_release);
+    return record;
+}
+
+/* ---- keeping -------------------------------------------------------------------------------- */
+
+static void uncharge(const struct mesa_charge *charge) {
+    mesa_ledger_released(charge->record, charge->bytes, charge->bytes);
+}
+
+void mesa_saved_sweep(void) {
+    (void)mesa_registry_sweep(uncharge);
+}
+
+/* Looking for deaths among kept storages costs a load for each: once in so many keeps. */
+#define SWEEP_EVERY 64
+static _Atomic uint32_t keeps;
+
+/* The framework keeps the tensor. Charged, unless its storage would be alive anyway. Takes over the
+ * reference on t->storage. */
+static void keep(struct taking *t, enum mesa_kept why, bool charged) {
+    mesa_ledger_count_kept(why);
+    struct mesa_record *record =
+        mesa_decision_record(t->decision, MESA_RECORD_KEPT + (unsigned)why);
+    mesa_explain(t->decision, &t->view, NULL, MESA_RECORD_KEPT + (unsigned)why, 0);
+    if (!charged || record == NULL) {
+        mesa_registry_storage_unref(t->storage);
+        return;
+    }
+    uint64_t bytes;
+    mesa_registry_keep(t->storage, record, &bytes);
+    if (atomic_fetch_add_explicit(&keeps, 1, memory_order_relaxed) % SWEEP_EVERY == 0)
+        mesa_saved_sweep();
+    mesa_ledger_saved(record, t->view.elements, bytes, bytes, bytes == 0, now_ns() - t->start_ns);
+}
+
+/* ---- holding -------------------------------------------------------------------------------- */
+
+static void plan_for(const struct taking *t, const struct mesa_codec *codec, bool wants_signs,
+                     struct mesa_plan *ret_plan) {
+    const struct mesa_choice *choice = &t->decision->choice;
+    const struct mesa_op_argument *row = t->decision->site->row;
+    memset(ret_plan, 0, sizeof *ret_plan);
+    ret_plan->codec = codec;
+    ret_plan->dtype = t->view.dtype;
+    ret_plan->elements = t->source.elements;
+    ret_plan->bits = choice->settings.bits;
+    ret_plan->rounding = choice->settings.rounding;
+    ret_plan->seed = mesa_config.seed ^ t->key; /* another stream for each tensor */
+    ret_plan->strict_sign = choice->keep_signs || wants_signs;
+    ret_plan->predicate = choice->predicate;
+    ret_plan->lo = choice->lo;
+    ret_plan->hi = choice->hi;
+    enum mesa_head_layout expected = row == NULL ? MESA_HEADS_NONE : row->heads;
+    struct mesa_heads heads = mesa_layout_heads(&t->view, expected, &head_hint);
+    mesa_layout_group(&t->view, &t->source, &heads, choice->settings.by, choice->settings.group,
+                      row == NULL ? -1 : row->channel_dim, ret_plan);
+}
+
+/* Encodes with one codec into held->bytes. MESA_DECLINED if these values do not fit it, or if it would
+ * not save at least a tenth. */
+static enum mesa_status encode(struct taking *t, struct mesa_held *held) {
+    size_t bound = held->plan.codec->bound_bytes(&held->plan);
+    if (bound == 0)
+        return MESA_DECLINED;
+    held->bytes = mesa_arena_alloc(bound);
+    if (held->bytes == NULL)
+        return MESA_NO_MEMORY;
+    size_t used = 0;
+    enum mesa_status status = held->plan.codec->encode(&held->plan, &t->source,
+                                                       mesa_torch_parallel_for, held->bytes, &used);
+    if (status == MESA_OK && used > t->source.elements * mesa_dtype_bytes(t->view.dtype) / 10 * 9)
+        status = MESA_DECLINED;
+    if (status == MESA_OK) {
+        mesa_arena_shrink(held->bytes, used);
+        held->size = used;
+    } else {
+        mesa_arena_free(held->bytes);
+        held->bytes = NULL;
+    }
+    return status;
+}
+
+static bool gives_signs(const struct mesa_plan *plan, const struct mesa_choice *choice) {
+    const struct mesa_codec *codec = plan->codec;
+    if (codec == &mesa_codec_affine)
+        return plan->strict_sign;
+    if (codec == &mesa_codec_mask)
+        return plan->dtype == MESA_BOOL || choice->signs_only;
+    return codec->exact || codec == &mesa_codec_sparse_affine || codec == &mesa_codec_sign ||
+           codec == &mesa_codec_bfloat16;
+}
+
+static bool gives_values(const struct mesa_plan *plan) {
+    return plan->codec != &mesa_codec_sign &&
+           (plan->codec != &mesa_codec_mask || plan->dtype == MESA_BOOL);
+}
+
+static void checksum(struct mesa_held *held) {
+    if (!mesa_config.checksums)
+        return;
+    mesa_float_state state = mesa_float_state_enter();
+    held->checksum = mesa_kernels.fingerprint(held->bytes, held->size);
+    mesa_float_state_leave(state);
+}
+
+/* A new held buffer by the first candidate that takes the values; *ret_row is its row of records.
+ * NULL with *ret_why if none does. */
+static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kept *ret_why) {
+    const struct mesa_choice *choice = &t->decision->choice;
+    struct mesa_held *held = mesa_held_create(t->storage);
+    *ret_why = MESA_KEPT_NO_MEMORY;
+    if (held == NULL)
+        return NULL;
+    held->source = t->source;
+    held->key = t->key;
+    held->version = t->version;
+    bool wants_signs = !choice->signs_only &&
+                       mesa_registry_wants_signs(t->storage, &t->source, t->key, t->version);
+    enum mesa_status status = MESA_DECLINED;
+    unsigned i;
+    for (i = 0; i < choice->count && status == MESA_DECLINED; i++) {
+        /* A compact copy of a strided tensor may take another path in BLAS, with other roundings. */
+        if (choice->exact && t->source.ndim > 1)
+            break;
+        plan_for(t, choice->candidates[i], wants_signs, &held->plan);
+        status = encode(t, held);
+    }
+    if (status != MESA_OK) {
+        void *record;
+        size_t bytes;
+        *ret_why = status == MESA_NO_MEMORY                             ? MESA_KEPT_NO_MEMORY
+                   : choice->exact                                      ? MESA_KEPT_EXACT
+                   : choice->kept != MESA_KEPT_NOT && choice->count < 2 ? choice->kept
+                                                                        : MESA_KEPT_VALUES;
+        mesa_held_release(held, &record, &bytes);
+        return NULL;
+    }
+    *ret_row = MESA_RECORD_FIRST + i - 1;
+    held->has_signs = gives_signs(&held->plan, choice);
+    held->has_values = gives_values(&held->plan);
+    held->record = mesa_decision_record(t->decision, *ret_row);
+    checksum(held);
+    return held;
+}
+
+/* ---- the hook ------------------------------------------------------------------------------- */
+
+static struct mesa_hook *hook_for(struct taking *t, struct mesa_held *held) {
+    struct mesa_hook *hook = mesa_hook_create(t->view.ndim);
+    if (hook == NULL)
+        return NULL;
+    size_t dims = (size_t)t->view.ndim * sizeof(int64_t);
+    int64_t restored[MESA_MAX_DIMS];
+    mesa_layout_restored_strides(&t->view, &t->source, restored);
+    memcpy(mesa_hook_sizes(hook), t->view.sizes, dims);
+    memcpy(mesa_hook_strides(hook), t->view.strides, dims);
+    memcpy(mesa_hook_restored_strides(hook), restored, dims);
+    const char *storage_data =
+        mesa_word_at(mesa_impl_storage(t->tensor->impl), mesa_torch.storage_data);
+    hook->offset =
+        ((const char *)t->view.data - storage_data) / (int64_t)mesa_dtype_bytes(t->view.dtype);
+    hook->held = held;
+    hook->storage = t->storage;
+    hook->counter = mesa_counter_ref(t->tensor->impl);
+    hook->version = t->version;
+    hook->node = mesa_tensor_grad_fn(t->tensor);
+    hook->output_nr = t->save->is_output ? mesa_torch.tensor_output_nr(t->tensor) : 0;
+    hook->is_output = t->save->is_output;
+    hook->gives_values = held != NULL && held->has_values;
+    hook->is_constant = t->is_constant;
+    hook->dtype = t->view.dtype;
+    hook->decision = t->decision;
+    if (mesa_config.verify)
+        (void)mesa_torch.new_handle((struct mesa_tensor *)(uintptr_t)t->tensor, &hook->original);
+    return hook;
+}
+
+/* Leaves a hook that stands for the tensor, and books it. Takes over the references on t->storage and
+ * `held` (NULL: geometry only). `row` is that of the records; new_bytes what was newly held. */
+static void leave_hook(struct taking *t, struct mesa_held *held, unsigned row, size_t new_bytes) {
+    struct mesa_record *record = mesa_decision_record(t->decision, row);
+    struct mesa_hook *hook = record == NULL ? NULL : hook_for(t, held);
+    if (hook == NULL) {
+        void *held_record;
+        size_t bytes;
+        if (held != NULL)
+            mesa_held_release(held, &held_record, &bytes);
+        keep(t, MESA_KEPT_NO_MEMORY, true);
+        return;
+    }
+    hook->record = record;
+    uint64_t charged;
+    mesa_registry_save_begin(t->storage, record, &charged);
+    mesa_explain(t->decision, &t->view, held, row, new_bytes);
+    mesa_hook_register(hook, t->saved);
+    mesa_ledger_saved(record, t->source.elements, charged, new_bytes, row == MESA_RECORD_SHARE,
+                      now_ns() - t->start_ns);
+}
+
+static void share_or_hold(struct taking *t) {
+    const struct mesa_choice *choice = &t->decision->choice;
+    struct mesa_held *held =
+        mesa_registry_find(t->storage, &t->source, t->key, t->version, !choice->signs_only,
+                           choice->signs_only || choice->keep_signs);
+    /* A rounded copy does not serve an op that wants every bit, nor one held for another comparison
+     * than with 0. */
+    if (held != NULL && choice->exact && !held->plan.codec->exact && !choice->signs_only) {
+        void *record;
+        size_t bytes;
+        mesa_held_release(held, &record, &bytes);
+        held = NULL;
+    }
+    if (held != NULL) {
+        leave_hook(t, held, MESA_RECORD_SHARE, 0);
+        return;
+    }
+    unsigned row = 0;
+    enum mesa_kept why = MESA_KEPT_VALUES;
+    held = hold(t, &row, &why);
+    if (held == NULL) {
+        keep(t, why, true);
+        return;
+    }
+    void *superseded;
+    size_t superseded_bytes, new_bytes = held->size;
+    mesa_registry_publish(held, &superseded, &superseded_bytes);
+    if (superseded != NULL)
+        mesa_ledger_released(superseded, 0, superseded_bytes);
+    leave_hook(t, held, row, new_bytes);
+}
+
+/* ---- who is who ----------------------------------------------------------------------------- */
+
+static bool is_parameter(const struct mesa_tensor *tensor) {
+    return mesa_torch.tensor_is_leaf(tensor) && mesa_torch.impl_requires_grad(tensor->impl);
+}
+
+/* A parameter, or a view of one (the transposed weight of a linear layer). */
+static bool is_of_parameter(const struct mesa_tensor *tensor) {
+    return is_parameter(tensor) ||
+           (mesa_torch.tensor_is_view(tensor) && is_parameter(mesa_torch.tensor_base(tensor)));
+}
+
+static bool is_matrix_weight(const struct mesa_site *site) {
+    return site->row != NULL &&
+           (site->row->reads == MESA_READS_WEIGHT ||
+            (strcmp(site->row->argument, "mat2") == 0 && strcmp(site->row->op, "bmm") != 0));
+}
+
+/* Autocast's copy of a weight: made by ToCopyBackward0 (of its base, where it was transposed). */
+static bool is_cast(const struct mesa_tensor *tensor) {
+    static _Atomic(const void *) cast_vtable;
+    if (mesa_torch.tensor_is_view(tensor))
+        tensor = mesa_torch.tensor_base(tensor);
+    const void *node = mesa_tensor_grad_fn(tensor);
+    if (node == NULL)
+        return false;
+    const void *vtable = mesa_word_at(node, 0);
+    if (vtable == atomic_load_explicit(&cast_vtable, memory_order_relaxed))
+        return true;
+    char name[64];
+    mesa_node_class(node, name, sizeof name);
+    if (strcmp(name, "ToCopyBackward0") != 0)
+        return false;
+    atomic_store_explicit(&cast_vtable, vtable, memory_order_relaxed);
+    return true;
+}
+
+static void note_heads(const struct taking *t) {
+    const struct mesa_op_argument *row = t->decision->site->row;
+    if (row == NULL || row->heads != MESA_HEADS_BHND || t->view.ndim != 4)
+        return;
+    head_hint = (struct mesa_head_hint){t->view.sizes[0], t->view.sizes[1], t->view.sizes[3]};
+}
+
+static void take(struct taking *t) {
+    const struct mesa_choice *choice = &t->decision->choice;
+    size_t storage_bytes = mesa_tensor_storage_bytes(t->tensor);
+    t->storage = mesa_registry_storage(mesa_word_at(t->tensor->impl, mesa_torch.impl_storage),
+                                       storage_bytes);
+    if (t->storage == NULL) {
+        mesa_ledger_count_kept(MESA_KEPT_NO_MEMORY);
+        return;
+    }
+    note_heads(t);
+    bool outlived;
+    if (mesa_registry_is_kept(t->storage, &outlived)) {
+        keep(t, MESA_KEPT_ALIVE, false);
+    } else if (is_matrix_weight(t->decision->site) && (t->is_constant || is_cast(t->tensor))) {
+        keep(t, MESA_KEPT_FROZEN, !t->is_constant);
+    } else if (t->is_constant &&
+               atomic_load_explicit(&t->decision->constants_outlived, memory_order_relaxed) >
+                   atomic_load_explicit(&t->decision->constants_died, memory_order_relaxed)) {
+        keep(t, MESA_KEPT_ALIVE, false);
+    } else if (!choice->geometry && choice->count == 0) {
+        keep(t, choice->kept, !t->is_constant);
+    } else if (mesa_layout_source(&t->view, &t->source) != MESA_OK) {
+        keep(t, MESA_KEPT_LAYOUT, true);
+    } else {
+        t->version = (uint32_t)mesa_torch.tensor_version(t->tensor);
+        t->key = mesa_source_key(&t->source);
+        if (choice->geometry)
+            leave_hook(t, NULL, MESA_RECORD_SHAPE, 0);
+        else
+            share_or_hold(t);
+    }
+}
+
+/* Everything that can be told without a call into libtorch; false: leave it alone. */
+static bool may_take(const void *saved, const struct mesa_tensor *tensor,
+                     const struct mesa_save *save) {
+    if (tensor == NULL || mesa_torch_inside || mesa_paused != 0)
+        return false;
+    const void *impl = tensor->impl;
+    /* 16 bytes is the largest element. */
+    return mesa_impl_is_plain(impl) && mesa_impl_elements(impl) != 0 &&
+           mesa_impl_elements(impl) * 16 >= mesa_config.min_bytes && !save->is_inplace_on_view &&
+           mesa_word_at(saved, mesa_torch.saved_hooks) == NULL;
+}
+
+void mesa_saved_constructed(void *saved, const struct mesa_tensor *tensor,
+                            const struct mesa_save *save) {
+    if (!may_take(saved, tensor, save) && !mesa_trace_is_on()) {
+        mesa_site_note(save);
+        return;
+    }
+    struct mesa_site *site = mesa_site_of(save);
+    mesa_trace_save(site, tensor, save);
+    if (site == NULL || !may_take(saved, tensor, save) || is_of_parameter(tensor) ||
+        !mesa_torch_thread_is_plain())
+        return;
+    struct taking t = {.saved = saved, .tensor = tensor, .save = save};
+    size_t bytes = mesa_impl_elements(tensor->impl) * mesa_dtype_bytes(mesa_tensor_dtype(tensor));
+    if (bytes < mesa_config.min_bytes || mesa_tensor_view(tensor, &t.view) != MESA_OK ||
+        t.view.ndim == 0)
+        return;
+    t.decision = decision_of(site, t.view.dtype, bytes);
+    if (t.decision == NULL || t.decision->choice.off)
+        return;
+    t.start_ns = now_ns();
+    t.is_constant = mesa_tensor_grad_fn(tensor) == NULL;
+    MESA_INSIDE_SCOPE;
+    take(&t);
+}
+
+void mesa_saved_ended(void) {
+    if (mesa_registry_save_count() != 0)
+        return;
+    mesa_saved_sweep();
+    mesa_ledger_step();
+    mesa_arena_trim();
+    atomic_fetch_add_explicit(&current_step, 1, memory_order_relaxed);
+}
