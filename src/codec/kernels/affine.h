@@ -1,5 +1,5 @@
 /* Affine codes of single elements: what the group word means, and how one element becomes a code.
- * scalar_affine.c loops over these; the vector files do the same in vector form.
+ * affine_scalar.c loops over these; the vector files do the same in vector form.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef MESA_CODEC_KERNELS_AFFINE_H
@@ -85,6 +85,9 @@ MESA_ALWAYS_INLINE uint8_t affine_stochastic(float x, struct affine_grid grid, b
  * arithmetic in the middle, as not every vector unit multiplies 64 bits. Two multiply-xorshift
  * rounds (constants: C. Wellons, hash prospector, triple32/lowbias family), the second key between
  * them so that two seeds do not give shifted copies of one sequence. */
+#define AFFINE_MULTIPLY_1 0x21f0aaad
+#define AFFINE_MULTIPLY_2 0x735a2d97
+
 struct affine_key {
     uint32_t add, flip;
 };
@@ -99,9 +102,9 @@ MESA_ALWAYS_INLINE struct affine_key affine_key_of(uint64_t seed, uint64_t eleme
 
 MESA_ALWAYS_INLINE float affine_uniform(struct affine_key key, uint32_t element) {
     uint32_t x = element + key.add;
-    x = (x ^ x >> 16) * 0x21f0aaadu;
+    x = (x ^ x >> 16) * AFFINE_MULTIPLY_1;
     x ^= key.flip;
-    x = (x ^ x >> 15) * 0x735a2d97u;
+    x = (x ^ x >> 15) * AFFINE_MULTIPLY_2;
     x ^= x >> 15;
     return (float)(x >> 8) * 0x1p-24f;
 }

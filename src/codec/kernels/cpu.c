@@ -3,8 +3,8 @@
  * program that its user starts.
  *
  * SPDX-License-Identifier: MIT */
+#include "codec/kernels/fill.h"
 #include "codec/kernels/kernels.h"
-#include "codec/kernels/scalar.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -37,7 +37,24 @@ enum mesa_isa mesa_isa_find(const char *name) {
     return (enum mesa_isa)isa;
 }
 
+/* What the compiler was allowed to use for an ISA's files in meson.build, and that the system saves
+ * these registers: __builtin_cpu_supports() looks at that too. */
 bool mesa_isa_supported(enum mesa_isa isa) {
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+    bool avx2 = f16c && __builtin_cpu_supports("avx2");
+    if (isa == MESA_ISA_AVX2)
+        return avx2;
+    if (isa == MESA_ISA_AVX512)
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+               __builtin_cpu_supports("popcnt");
+#elif defined(__aarch64__)
+    if (isa == MESA_ISA_NEON) /* part of the architecture */
+        return true;
+#endif
     return isa == MESA_ISA_SCALAR;
 }
 
@@ -51,9 +68,16 @@ enum mesa_isa mesa_isa_best(void) {
 
 void mesa_kernels_fill(struct mesa_kernels *ret_table, enum mesa_isa isa) {
     *ret_table = (struct mesa_kernels){.name = isa_names[isa]};
-    mesa_kernels_fill_scalar_affine(ret_table);
-    mesa_kernels_fill_scalar_mask(ret_table);
-    mesa_kernels_fill_scalar_number(ret_table);
+    mesa_kernels_fill_affine_scalar(ret_table);
+    mesa_kernels_fill_mask_scalar(ret_table);
+    mesa_kernels_fill_number_scalar(ret_table);
+#if defined(__x86_64__)
+    if (isa == MESA_ISA_AVX512) {
+        mesa_kernels_fill_affine_avx512(ret_table);
+        mesa_kernels_fill_mask_avx512(ret_table);
+        mesa_kernels_fill_number_avx512(ret_table);
+    }
+#endif
 }
 
 void mesa_kernels_init(enum mesa_isa isa) {

@@ -1,5 +1,5 @@
 /* The table of kernels: what a codec does to many elements at once, one function a job, chosen once
- * for the processor. `scalar_*.c` define every byte; each other file overwrites the entries that it
+ * for the processor. `*_scalar.c` define every byte; each other file overwrites the entries that it
  * does faster and must equal the scalar ones bit for bit. Kernels know arrays of elements only: no
  * tensors, no locks, no allocation.
  *

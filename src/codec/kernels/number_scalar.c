@@ -3,9 +3,10 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "codec/kernels/element.h"
+#include "codec/kernels/fill.h"
 #include "codec/kernels/fingerprint.h"
 #include "codec/kernels/kernels.h"
-#include "codec/kernels/scalar.h"
+#include "codec/kernels/number_entries.h"
 
 /* ---- integers -------------------------------------------------------------------------------- */
 
@@ -154,45 +155,20 @@ static uint64_t fingerprint(const void *src, size_t bytes) {
 
 /* ---- the entries ----------------------------------------------------------------------------- */
 
-#define DEFINE_INTEGER(bytes)                                                                      \
-    static void integer_range_##bytes(const void *src, size_t n, int64_t *ret_lo,                  \
-                                      int64_t *ret_hi) {                                           \
-        integer_range(bytes, src, n, ret_lo, ret_hi);                                              \
-    }                                                                                              \
-    static void narrow_##bytes(const void *src, size_t n, int64_t lo, unsigned to_bytes,           \
-                               void *ret_dst) {                                                    \
-        narrow(bytes, src, n, lo, to_bytes, ret_dst);                                              \
-    }                                                                                              \
-    static void widen_##bytes(const void *src, size_t n, int64_t lo, unsigned from_bytes,          \
-                              void *ret_dst) {                                                     \
-        widen(bytes, src, n, lo, from_bytes, ret_dst);                                             \
-    }
+DEFINE_INTEGER_ENTRIES(1)
+DEFINE_INTEGER_ENTRIES(2)
+DEFINE_INTEGER_ENTRIES(4)
+DEFINE_INTEGER_ENTRIES(8)
+DEFINE_FINITE_ENTRY(f32, MESA_F32)
+DEFINE_FINITE_ENTRY(bf16, MESA_BF16)
+DEFINE_FINITE_ENTRY(f16, MESA_F16)
+DEFINE_FINITE_ENTRY(f64, MESA_F64)
 
-DEFINE_INTEGER(1)
-DEFINE_INTEGER(2)
-DEFINE_INTEGER(4)
-DEFINE_INTEGER(8)
-
-#define DEFINE_FINITE(name, dtype)                                                                 \
-    static bool all_finite_##name(const void *src, size_t n) {                                     \
-        return all_finite(dtype, src, n);                                                          \
-    }
-
-DEFINE_FINITE(f32, MESA_F32)
-DEFINE_FINITE(bf16, MESA_BF16)
-DEFINE_FINITE(f16, MESA_F16)
-DEFINE_FINITE(f64, MESA_F64)
-
-#define SET_INTEGER(index, bytes)                                                                  \
-    table->integer_range[index] = integer_range_##bytes;                                           \
-    table->integer_narrow[index] = narrow_##bytes;                                                 \
-    table->integer_widen[index] = widen_##bytes
-
-void mesa_kernels_fill_scalar_number(struct mesa_kernels *table) {
-    SET_INTEGER(0, 1);
-    SET_INTEGER(1, 2);
-    SET_INTEGER(2, 4);
-    SET_INTEGER(3, 8);
+void mesa_kernels_fill_number_scalar(struct mesa_kernels *table) {
+    SET_INTEGER_ENTRIES(table, 0, 1);
+    SET_INTEGER_ENTRIES(table, 1, 2);
+    SET_INTEGER_ENTRIES(table, 2, 4);
+    SET_INTEGER_ENTRIES(table, 3, 8);
     table->float_to_bf16 = float_to_bf16;
     table->bf16_to_float = bf16_to_float;
     table->float_to_f16 = float_to_f16;

@@ -4,8 +4,9 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "codec/kernels/affine.h"
+#include "codec/kernels/affine_entries.h"
+#include "codec/kernels/fill.h"
 #include "codec/kernels/kernels.h"
-#include "codec/kernels/scalar.h"
 
 /* ---- runs of one group ----------------------------------------------------------------------- */
 
@@ -113,36 +114,44 @@ static bool is_constant(const void *src, size_t n, size_t bytes) {
     return true;
 }
 
-MESA_ALWAYS_INLINE void code_group(enum mesa_dtype dtype, const struct mesa_affine_rows *rows,
-                                   const void *src, size_t n, uint64_t first_element, uint32_t word,
+/* How a call codes all its groups. */
+struct coding {
+    unsigned bits;
+    bool strict_sign;
+    enum mesa_rounding rounding;
+    uint64_t seed;
+};
+
+MESA_ALWAYS_INLINE void code_group(enum mesa_dtype dtype, struct coding coding, const void *src,
+                                   size_t n, uint64_t first_element, uint32_t word,
                                    uint8_t *ret_codes) {
-    struct affine_grid grid = affine_grid_of(word, rows->bits);
+    struct affine_grid grid = affine_grid_of(word, coding.bits);
     for (size_t begin = 0; begin < n; begin += PIECE) {
         uint8_t codes[PIECE];
         size_t count = n - begin < PIECE ? n - begin : PIECE;
         for (size_t i = 0; i < count; i++) {
             float x = element_load(dtype, src, begin + i);
-            if (rows->rounding == MESA_ROUND_STOCHASTIC) {
+            if (coding.rounding == MESA_ROUND_STOCHASTIC) {
                 uint64_t element = first_element + begin + i;
                 float uniform =
-                    affine_uniform(affine_key_of(rows->seed, element), (uint32_t)element);
-                codes[i] = affine_stochastic(x, grid, rows->strict_sign, uniform);
+                    affine_uniform(affine_key_of(coding.seed, element), (uint32_t)element);
+                codes[i] = affine_stochastic(x, grid, coding.strict_sign, uniform);
             } else {
-                codes[i] = affine_nearest(x, grid, rows->strict_sign);
+                codes[i] = affine_nearest(x, grid, coding.strict_sign);
             }
         }
-        pack_bits(codes, count, rows->bits, ret_codes + begin * rows->bits / 8);
+        pack_bits(codes, count, coding.bits, ret_codes + begin * coding.bits / 8);
     }
 }
 
 /* Returns the word. A group of one repeated element keeps that element, whatever it is, but for
  * zeros: those are the word 0, as are groups of +0 and -0. */
-MESA_ALWAYS_INLINE uint32_t encode_group(enum mesa_dtype dtype, const struct mesa_affine_rows *rows,
+MESA_ALWAYS_INLINE uint32_t encode_group(enum mesa_dtype dtype, struct coding coding,
                                          const void *src, size_t n, uint64_t first_element,
                                          uint8_t *ret_codes) {
     float lo = INFINITY, hi = -INFINITY;
     bool finite = range(dtype, src, n, &lo, &hi);
-    size_t code_bytes = mesa_code_row_bytes(n, rows->bits);
+    size_t code_bytes = mesa_code_row_bytes(n, coding.bits);
     size_t bytes = element_bytes(dtype);
 
     bool one_value = !finite || (lo == hi && lo != 0);
@@ -151,19 +160,22 @@ MESA_ALWAYS_INLINE uint32_t encode_group(enum mesa_dtype dtype, const struct mes
         memcpy(ret_codes, src, bytes);
         return MESA_GROUP_CONSTANT;
     }
-    uint32_t word = finite ? mesa_affine_word(lo, hi, rows->bits, rows->strict_sign, rows->rounding)
-                           : MESA_GROUP_RAW;
+    uint32_t word = finite
+                        ? mesa_affine_word(lo, hi, coding.bits, coding.strict_sign, coding.rounding)
+                        : MESA_GROUP_RAW;
     if (word == 0 || word == MESA_GROUP_RAW)
         memset(ret_codes, 0, code_bytes);
     else
-        code_group(dtype, rows, src, n, first_element, word, ret_codes);
+        code_group(dtype, coding, src, n, first_element, word, ret_codes);
     return word;
 }
 
-MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, const struct mesa_affine_rows *rows,
+MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool strict_sign,
+                                 enum mesa_rounding rounding, const struct mesa_affine_rows *rows,
                                  const void *src, uint32_t *ret_words, uint8_t *ret_codes) {
+    struct coding coding = {bits, strict_sign, rounding, rows->seed};
     size_t raw_groups = 0;
-    size_t code_row_bytes = mesa_code_row_bytes(rows->row, rows->bits);
+    size_t code_row_bytes = mesa_code_row_bytes(rows->row, bits);
     for (size_t row = 0; row < rows->rows; row++) {
         const char *from =
             (const char *)src + (ptrdiff_t)row * rows->row_stride * (ptrdiff_t)element_bytes(dtype);
@@ -171,9 +183,9 @@ MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, const struct mesa_affine
         for (size_t j = 0; j < rows->groups; j++) {
             size_t begin = mesa_group_begin(rows->row, rows->groups, j);
             size_t end = mesa_group_begin(rows->row, rows->groups, j + 1);
-            uint32_t word = encode_group(dtype, rows, element_at(dtype, from, begin), end - begin,
+            uint32_t word = encode_group(dtype, coding, element_at(dtype, from, begin), end - begin,
                                          rows->first_element + row * rows->row + begin,
-                                         codes + begin * rows->bits / 8);
+                                         codes + begin * bits / 8);
             raw_groups += word == MESA_GROUP_RAW;
             *ret_words++ = word;
         }
@@ -204,78 +216,35 @@ MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const
     }
 }
 
-MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, const struct mesa_affine_rows *rows,
-                               const uint32_t *words, const uint8_t *codes, const uint8_t *raw,
-                               size_t raw_group_bytes, void *ret_dst) {
-    size_t code_row_bytes = mesa_code_row_bytes(rows->row, rows->bits);
+MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, unsigned bits,
+                               const struct mesa_affine_rows *rows, const uint32_t *words,
+                               const uint8_t *codes, const uint8_t *raw, size_t raw_group_bytes,
+                               bool stream, void *ret_dst) {
+    (void)stream; /* a matter of speed only */
+    size_t code_row_bytes = mesa_code_row_bytes(rows->row, bits);
     for (size_t row = 0; row < rows->rows; row++) {
         for (size_t j = 0; j < rows->groups; j++) {
             size_t begin = mesa_group_begin(rows->row, rows->groups, j);
             size_t end = mesa_group_begin(rows->row, rows->groups, j + 1);
             char *to = (char *)ret_dst + (row * rows->row + begin) * element_bytes(dtype);
-            decode_group(dtype, *words++, codes + row * code_row_bytes + begin * rows->bits / 8,
-                         end - begin, rows->bits, raw, raw_group_bytes, to);
+            decode_group(dtype, *words++, codes + row * code_row_bytes + begin * bits / 8,
+                         end - begin, bits, raw, raw_group_bytes, to);
         }
     }
 }
 
-/* ---- the entries: the bodies above with the dtype as a constant ------------------------------- */
+/* ---- the entries ----------------------------------------------------------------------------- */
 
-#define DEFINE_ENTRIES(name, dtype)                                                                \
-    static size_t encode_##name(const struct mesa_affine_rows *rows, const void *src,              \
-                                uint32_t *ret_words, uint8_t *ret_codes) {                         \
-        return encode(dtype, rows, src, ret_words, ret_codes);                                     \
-    }                                                                                              \
-    static void decode_##name(const struct mesa_affine_rows *rows, const uint32_t *words,          \
-                              const uint8_t *codes, const uint8_t *raw, size_t raw_group_bytes,    \
-                              bool stream, void *ret_dst) {                                        \
-        (void)stream; /* a matter of speed only */                                                 \
-        decode(dtype, rows, words, codes, raw, raw_group_bytes, ret_dst);                          \
-    }                                                                                              \
-    static bool range_##name(const void *src, size_t n, float *lo, float *hi) {                    \
-        return range(dtype, src, n, lo, hi);                                                       \
-    }                                                                                              \
-    static void quantize_##name(const void *src, size_t n, uint32_t word, unsigned bits,           \
-                                bool strict_sign, uint8_t *ret_codes) {                            \
-        quantize(dtype, src, n, word, bits, strict_sign, ret_codes);                               \
-    }                                                                                              \
-    static void dequantize_##name(const uint8_t *codes, size_t n, uint32_t word, void *ret_dst) {  \
-        dequantize(dtype, codes, n, word, ret_dst);                                                \
-    }                                                                                              \
-    static bool range_columns_##name(const void *src, size_t rows, size_t n, float *lo,            \
-                                     float *hi) {                                                  \
-        return range_columns(dtype, src, rows, n, lo, hi);                                         \
-    }                                                                                              \
-    static void quantize_columns_##name(const void *src, size_t rows, size_t n,                    \
-                                        const uint32_t *words, unsigned bits, bool strict_sign,    \
-                                        uint8_t *ret_codes) {                                      \
-        quantize_columns(dtype, src, rows, n, words, bits, strict_sign, ret_codes);                \
-    }                                                                                              \
-    static void dequantize_columns_##name(const uint8_t *codes, size_t rows, size_t n,             \
-                                          const uint32_t *words, void *ret_dst) {                  \
-        dequantize_columns(dtype, codes, rows, n, words, ret_dst);                                 \
-    }
+DEFINE_AFFINE_ENTRIES(f32, MESA_F32)
+DEFINE_AFFINE_ENTRIES(bf16, MESA_BF16)
+DEFINE_AFFINE_ENTRIES(f16, MESA_F16)
+DEFINE_AFFINE_ENTRIES(f64, MESA_F64)
 
-DEFINE_ENTRIES(f32, MESA_F32)
-DEFINE_ENTRIES(bf16, MESA_BF16)
-DEFINE_ENTRIES(f16, MESA_F16)
-DEFINE_ENTRIES(f64, MESA_F64)
-
-#define SET_ENTRIES(name, dtype)                                                                   \
-    table->affine_encode[dtype] = encode_##name;                                                   \
-    table->affine_decode[dtype] = decode_##name;                                                   \
-    table->affine_range[dtype] = range_##name;                                                     \
-    table->affine_quantize[dtype] = quantize_##name;                                               \
-    table->affine_dequantize[dtype] = dequantize_##name;                                           \
-    table->affine_range_columns[dtype] = range_columns_##name;                                     \
-    table->affine_quantize_columns[dtype] = quantize_columns_##name;                               \
-    table->affine_dequantize_columns[dtype] = dequantize_columns_##name
-
-void mesa_kernels_fill_scalar_affine(struct mesa_kernels *table) {
-    SET_ENTRIES(f32, MESA_F32);
-    SET_ENTRIES(bf16, MESA_BF16);
-    SET_ENTRIES(f16, MESA_F16);
-    SET_ENTRIES(f64, MESA_F64);
+void mesa_kernels_fill_affine_scalar(struct mesa_kernels *table) {
+    SET_AFFINE_ENTRIES(table, f32, MESA_F32);
+    SET_AFFINE_ENTRIES(table, bf16, MESA_BF16);
+    SET_AFFINE_ENTRIES(table, f16, MESA_F16);
+    SET_AFFINE_ENTRIES(table, f64, MESA_F64);
     table->pack_bits = pack_bits;
     table->unpack_bits = unpack_bits;
 }

@@ -1,0 +1,64 @@
+/* The eight entries of the table that affine_ISA.c fills for one dtype, made from its always-inline
+ * bodies `encode`, `decode`, `range`, ...: the dtype becomes a constant in each, and so do 8 and 4
+ * bits, the widths that are used most.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef MESA_CODEC_KERNELS_AFFINE_ENTRIES_H
+#define MESA_CODEC_KERNELS_AFFINE_ENTRIES_H
+
+#define DEFINE_AFFINE_ENTRIES(name, dtype)                                                         \
+    static size_t encode_##name(const struct mesa_affine_rows *rows, const void *src,              \
+                                uint32_t *ret_words, uint8_t *ret_codes) {                         \
+        bool plain = !rows->strict_sign && rows->rounding == MESA_ROUND_NEAREST;                   \
+        if (plain && rows->bits == 8)                                                              \
+            return encode(dtype, 8, false, MESA_ROUND_NEAREST, rows, src, ret_words, ret_codes);   \
+        if (plain && rows->bits == 4)                                                              \
+            return encode(dtype, 4, false, MESA_ROUND_NEAREST, rows, src, ret_words, ret_codes);   \
+        return encode(dtype, rows->bits, rows->strict_sign, rows->rounding, rows, src, ret_words,  \
+                      ret_codes);                                                                  \
+    }                                                                                              \
+    static void decode_##name(const struct mesa_affine_rows *rows, const uint32_t *words,          \
+                              const uint8_t *codes, const uint8_t *raw, size_t raw_group_bytes,    \
+                              bool stream, void *ret_dst) {                                        \
+        if (rows->bits == 8)                                                                       \
+            decode(dtype, 8, rows, words, codes, raw, raw_group_bytes, stream, ret_dst);           \
+        else if (rows->bits == 4)                                                                  \
+            decode(dtype, 4, rows, words, codes, raw, raw_group_bytes, stream, ret_dst);           \
+        else                                                                                       \
+            decode(dtype, rows->bits, rows, words, codes, raw, raw_group_bytes, stream, ret_dst);  \
+    }                                                                                              \
+    static bool range_##name(const void *src, size_t n, float *lo, float *hi) {                    \
+        return range(dtype, src, n, lo, hi);                                                       \
+    }                                                                                              \
+    static void quantize_##name(const void *src, size_t n, uint32_t word, unsigned bits,           \
+                                bool strict_sign, uint8_t *ret_codes) {                            \
+        quantize(dtype, src, n, word, bits, strict_sign, ret_codes);                               \
+    }                                                                                              \
+    static void dequantize_##name(const uint8_t *codes, size_t n, uint32_t word, void *ret_dst) {  \
+        dequantize(dtype, codes, n, word, ret_dst);                                                \
+    }                                                                                              \
+    static bool range_columns_##name(const void *src, size_t rows, size_t n, float *lo,            \
+                                     float *hi) {                                                  \
+        return range_columns(dtype, src, rows, n, lo, hi);                                         \
+    }                                                                                              \
+    static void quantize_columns_##name(const void *src, size_t rows, size_t n,                    \
+                                        const uint32_t *words, unsigned bits, bool strict_sign,    \
+                                        uint8_t *ret_codes) {                                      \
+        quantize_columns(dtype, src, rows, n, words, bits, strict_sign, ret_codes);                \
+    }                                                                                              \
+    static void dequantize_columns_##name(const uint8_t *codes, size_t rows, size_t n,             \
+                                          const uint32_t *words, void *ret_dst) {                  \
+        dequantize_columns(dtype, codes, rows, n, words, ret_dst);                                 \
+    }
+
+#define SET_AFFINE_ENTRIES(table, name, dtype)                                                     \
+    (table)->affine_encode[dtype] = encode_##name;                                                 \
+    (table)->affine_decode[dtype] = decode_##name;                                                 \
+    (table)->affine_range[dtype] = range_##name;                                                   \
+    (table)->affine_quantize[dtype] = quantize_##name;                                             \
+    (table)->affine_dequantize[dtype] = dequantize_##name;                                         \
+    (table)->affine_range_columns[dtype] = range_columns_##name;                                   \
+    (table)->affine_quantize_columns[dtype] = quantize_columns_##name;                             \
+    (table)->affine_dequantize_columns[dtype] = dequantize_columns_##name
+
+#endif

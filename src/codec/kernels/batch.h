@@ -1,0 +1,110 @@
+/* Rows of groups cut into batches for vector code: some groups whose elements stay in the first
+ * cache together, so that ranging, finding the words (one lane a group) and coding read memory
+ * once.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef MESA_CODEC_KERNELS_BATCH_H
+#define MESA_CODEC_KERNELS_BATCH_H
+
+#include "codec/kernels/affine.h"
+#include "codec/kernels/kernels.h"
+
+#define BATCH_GROUPS 16
+/* Half of the smallest first-level cache around. */
+#define BATCH_BYTES 16384
+
+/* Walks over the groups of rows in the order of their words. */
+struct group_cursor {
+    const struct mesa_affine_rows *rows; /* borrowed */
+    size_t row, group;                   /* of the next group */
+    size_t begin;                        /* its first element within its row */
+};
+
+struct group {
+    size_t row, begin, n; /* n elements from element `begin` of row `row` */
+};
+
+MESA_ALWAYS_INLINE struct group_cursor group_cursor_begin(const struct mesa_affine_rows *rows) {
+    return (struct group_cursor){.rows = rows};
+}
+
+MESA_ALWAYS_INLINE bool group_cursor_next(struct group_cursor *cursor, struct group *ret_group) {
+    const struct mesa_affine_rows *rows = cursor->rows;
+    if (cursor->row == rows->rows)
+        return false;
+    size_t end = mesa_group_begin(rows->row, rows->groups, cursor->group + 1);
+    *ret_group = (struct group){cursor->row, cursor->begin, end - cursor->begin};
+    cursor->begin = end;
+    if (++cursor->group == rows->groups) {
+        cursor->group = 0;
+        cursor->begin = 0;
+        cursor->row++;
+    }
+    return true;
+}
+
+MESA_ALWAYS_INLINE const char *group_source(const struct mesa_affine_rows *rows, struct group group,
+                                            const void *src, size_t element_bytes) {
+    ptrdiff_t element = (ptrdiff_t)group.row * rows->row_stride + (ptrdiff_t)group.begin;
+    return (const char *)src + element * (ptrdiff_t)element_bytes;
+}
+
+MESA_ALWAYS_INLINE size_t group_code_offset(const struct mesa_affine_rows *rows,
+                                            struct group group) {
+    return group.row * mesa_code_row_bytes(rows->row, rows->bits) + group.begin * rows->bits / 8;
+}
+
+/* The first element's place in dense order, for stochastic rounding. */
+MESA_ALWAYS_INLINE uint64_t group_first_element(const struct mesa_affine_rows *rows,
+                                                struct group group) {
+    return rows->first_element + group.row * rows->row + group.begin;
+}
+
+/* Takes the next groups as long as they fit a batch: at least one, 0 at the end. */
+MESA_ALWAYS_INLINE size_t group_cursor_take(struct group_cursor *cursor, size_t element_bytes,
+                                            struct group ret_groups[BATCH_GROUPS]) {
+    size_t count = 0, bytes = 0;
+    while (count < BATCH_GROUPS && bytes < BATCH_BYTES &&
+           group_cursor_next(cursor, &ret_groups[count])) {
+        bytes += ret_groups[count].n * element_bytes;
+        count++;
+    }
+    return count;
+}
+
+/* True if the n elements have the same bits: looked at only where the range allows it. */
+static inline bool group_is_constant(const char *src, size_t n, size_t element_bytes) {
+    return memcmp(src, src + element_bytes, (n - 1) * element_bytes) == 0;
+}
+
+/* Codes of a group that has none in the ordinary sense; returns its final word. `finite` and the
+ * range are those of the group, `word` what they gave. */
+static inline uint32_t group_finish_special(const char *src, size_t n, size_t element_bytes,
+                                            unsigned bits, bool one_value, uint32_t word,
+                                            uint8_t *ret_codes) {
+    size_t code_bytes = mesa_code_row_bytes(n, bits);
+    if (one_value && code_bytes >= element_bytes && group_is_constant(src, n, element_bytes)) {
+        memset(ret_codes, 0, code_bytes);
+        memcpy(ret_codes, src, element_bytes);
+        return MESA_GROUP_CONSTANT;
+    }
+    if (word == 0 || word == MESA_GROUP_RAW)
+        memset(ret_codes, 0, code_bytes);
+    return word;
+}
+
+/* Writes a group that is held as a mark. */
+static inline void group_restore_mark(uint32_t word, const uint8_t *codes, size_t n,
+                                      size_t element_bytes, const uint8_t *raw,
+                                      size_t raw_group_bytes, void *ret_dst) {
+    if (word == MESA_GROUP_CONSTANT) {
+        for (size_t i = 0; i < n; i++)
+            memcpy((char *)ret_dst + i * element_bytes, codes, element_bytes);
+        return;
+    }
+    size_t index =
+        codes[0] | (size_t)codes[1] << 8 | (size_t)codes[2] << 16 | (size_t)codes[3] << 24;
+    memcpy(ret_dst, raw + index * raw_group_bytes, n * element_bytes);
+}
+
+#endif

@@ -1,0 +1,144 @@
+/* Specification of the mask kernels: bits for elements, signs in two bits, and sparse runs (a mask
+ * beside the elements that are not zero).
+ *
+ * SPDX-License-Identifier: MIT */
+#include "codec/kernels/element.h"
+#include "codec/kernels/fill.h"
+#include "codec/kernels/kernels.h"
+#include "codec/kernels/mask_entries.h"
+#include "codec/kernels/predicate.h"
+
+static bool mask_bit(const uint8_t *mask, size_t i) {
+    return mask[i / 8] >> (i % 8) & 1;
+}
+
+/* Bits come in order: the first of a byte clears the rest of it. */
+MESA_ALWAYS_INLINE void mask_append(uint8_t *mask, size_t i, bool bit) {
+    if (i % 8 == 0)
+        mask[i / 8] = 0;
+    mask[i / 8] = (uint8_t)(mask[i / 8] | (unsigned)bit << (i % 8));
+}
+
+static void pack_bool(const uint8_t *src, size_t n, uint8_t *ret_mask) {
+    for (size_t i = 0; i < n; i++)
+        mask_append(ret_mask, i, src[i] != 0);
+}
+
+static void unpack_bool(const uint8_t *mask, size_t n, uint8_t *ret_dst) {
+    for (size_t i = 0; i < n; i++)
+        ret_dst[i] = mask_bit(mask, i);
+}
+
+MESA_ALWAYS_INLINE void pack_predicate(enum mesa_dtype dtype, const void *src, size_t n,
+                                       enum mesa_predicate predicate, double lo, double hi,
+                                       uint8_t *ret_mask) {
+    for (size_t i = 0; i < n; i++)
+        mask_append(ret_mask, i,
+                    predicate_holds(predicate, element_load_double(dtype, src, i), lo, hi));
+}
+
+MESA_ALWAYS_INLINE bool pack_two(size_t bytes, const void *src, size_t n, const void *zero,
+                                 const void *one, uint8_t *ret_mask) {
+    for (size_t i = 0; i < n; i++) {
+        const char *element = (const char *)src + i * bytes;
+        bool is_one = memcmp(element, one, bytes) == 0;
+        if (!is_one && memcmp(element, zero, bytes) != 0)
+            return false;
+        mask_append(ret_mask, i, is_one);
+    }
+    return true;
+}
+
+MESA_ALWAYS_INLINE void unpack_two(size_t bytes, const uint8_t *mask, size_t n, const void *zero,
+                                   const void *one, bool stream, void *ret_dst) {
+    (void)stream; /* a matter of speed only */
+    for (size_t i = 0; i < n; i++)
+        memcpy((char *)ret_dst + i * bytes, mask_bit(mask, i) ? one : zero, bytes);
+}
+
+MESA_ALWAYS_INLINE void pack_sign(enum mesa_dtype dtype, const void *src, size_t n,
+                                  uint8_t *ret_codes) {
+    for (size_t i = 0; i < n; i++) {
+        double x = element_load_double(dtype, src, i);
+        unsigned code = x > 0 ? 1 : x < 0 ? 2 : x == 0 ? 0 : 3;
+        if (i % 4 == 0)
+            ret_codes[i / 4] = 0;
+        ret_codes[i / 4] = (uint8_t)(ret_codes[i / 4] | code << (i % 4 * 2));
+    }
+}
+
+MESA_ALWAYS_INLINE void unpack_sign(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
+                                    void *ret_dst) {
+    static const float values[4] = {0, 1, -1, NAN};
+    for (size_t i = 0; i < n; i++)
+        element_store(dtype, ret_dst, i, values[codes[i / 4] >> (i % 4 * 2) & 3]);
+}
+
+MESA_ALWAYS_INLINE size_t compress(size_t bytes, const void *src, size_t n, size_t most,
+                                   uint8_t *ret_mask, void *ret_elements) {
+    static const char zero[8];
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *element = (const char *)src + i * bytes;
+        bool present = memcmp(element, zero, bytes) != 0;
+        mask_append(ret_mask, i, present);
+        if (!present)
+            continue;
+        if (count == most)
+            return SIZE_MAX;
+        memcpy((char *)ret_elements + count * bytes, element, bytes);
+        count++;
+    }
+    return count;
+}
+
+MESA_ALWAYS_INLINE size_t expand(size_t bytes, const uint8_t *mask, size_t n, const void *elements,
+                                 void *ret_dst) {
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        char *to = (char *)ret_dst + i * bytes;
+        if (mask_bit(mask, i))
+            memcpy(to, (const char *)elements + count++ * bytes, bytes);
+        else
+            memset(to, 0, bytes);
+    }
+    return count;
+}
+
+/* ---- the entries ----------------------------------------------------------------------------- */
+
+DEFINE_PREDICATE_ENTRY(f32, MESA_F32)
+DEFINE_PREDICATE_ENTRY(bf16, MESA_BF16)
+DEFINE_PREDICATE_ENTRY(f16, MESA_F16)
+DEFINE_PREDICATE_ENTRY(f64, MESA_F64)
+DEFINE_SIGN_ENTRIES(f32, MESA_F32)
+DEFINE_SIGN_ENTRIES(bf16, MESA_BF16)
+DEFINE_SIGN_ENTRIES(f16, MESA_F16)
+DEFINE_SIGN_ENTRIES(f64, MESA_F64)
+DEFINE_TWO_ENTRIES(2)
+DEFINE_TWO_ENTRIES(4)
+DEFINE_TWO_ENTRIES(8)
+DEFINE_SPARSE_ENTRIES(1)
+DEFINE_SPARSE_ENTRIES(2)
+DEFINE_SPARSE_ENTRIES(4)
+DEFINE_SPARSE_ENTRIES(8)
+
+void mesa_kernels_fill_mask_scalar(struct mesa_kernels *table) {
+    table->mask_pack_bool = pack_bool;
+    table->mask_unpack_bool = unpack_bool;
+    table->mask_pack[MESA_F32] = pack_predicate_f32;
+    table->mask_pack[MESA_BF16] = pack_predicate_bf16;
+    table->mask_pack[MESA_F16] = pack_predicate_f16;
+    table->mask_pack[MESA_F64] = pack_predicate_f64;
+    SET_SIGN_ENTRIES(table, f32, MESA_F32);
+    SET_SIGN_ENTRIES(table, bf16, MESA_BF16);
+    SET_SIGN_ENTRIES(table, f16, MESA_F16);
+    SET_SIGN_ENTRIES(table, f64, MESA_F64);
+    SET_TWO_ENTRIES(table, 0, 2);
+    SET_TWO_ENTRIES(table, 1, 4);
+    SET_TWO_ENTRIES(table, 2, 8);
+    SET_SPARSE_ENTRIES(table, 0, 1);
+    SET_SPARSE_ENTRIES(table, 1, 2);
+    SET_SPARSE_ENTRIES(table, 2, 4);
+    SET_SPARSE_ENTRIES(table, 3, 8);
+}
