@@ -6,6 +6,12 @@
 
 #include <stddef.h>
 
+static _Atomic bool careful;
+
+void mesa_order_be_careful(void) {
+    atomic_store(&careful, true);
+}
+
 /* The rows of inputs or of results. */
 struct part {
     const struct mesa_op_argument *first, *end;
@@ -42,12 +48,10 @@ static bool is_uniform(struct part part) {
     return true;
 }
 
-/* True if every call saves at least one of the rows. */
+/* True if every call starts with the same save, so that a run holds no part of a second call. */
 static bool is_anchored(struct part part) {
-    for (const struct mesa_op_argument *row = part.first; row < part.end; row++)
-        if (!row->is_list && row->guard == 0)
-            return true;
-    return false;
+    const struct mesa_op_argument *first = row_at(part, 0);
+    return first && first->guard == 0;
 }
 
 static void label(const struct mesa_op *op, struct mesa_caller *caller,
@@ -68,14 +72,35 @@ void mesa_order_label_all(const struct mesa_op *op, bool is_output,
         label(op, callers[k], row_at(part, k));
 }
 
-/* Looks back at a run that is over. Rows with different conditions, one of them unconditional, and as
- * many saves as rows: two calls would have repeated the unconditional one, so it was one call. */
-static void finish(struct mesa_order *order) {
-    if (!order->op || !order->is_open)
+static void withdraw(const struct mesa_op *op, bool is_output, struct mesa_caller *const *callers,
+                     unsigned count) {
+    for (unsigned k = 0; k < count; k++)
+        atomic_store(&callers[k]->row, is_output ? op->any_result : op->any_input);
+}
+
+/* Looks back at the inputs or results of a run that is over. */
+static void judge(struct mesa_order *order, bool is_output) {
+    struct part part = part_of(order->op, is_output);
+    unsigned count = order->count[is_output];
+    if (count == 0)
         return;
-    struct part part = part_of(order->op, false);
-    if (is_anchored(part) && !is_uniform(part))
-        mesa_order_label_all(order->op, false, order->callers[0], order->count[0]);
+    if (is_uniform(part) && count != count_rows(part))
+        withdraw(order->op, is_output, order->callers[is_output], count);
+    else if (is_uniform(part) || is_anchored(part))
+        mesa_order_label_all(order->op, is_output, order->callers[is_output], count);
+}
+
+static void finish(struct mesa_order *order) {
+    if (!order->op || !order->is_open || order->is_tainted)
+        return;
+    judge(order, false);
+    judge(order, true);
+}
+
+void mesa_order_break(struct mesa_order *order, uintptr_t stack) {
+    finish(order);
+    order->op = NULL;
+    order->stack = stack;
 }
 
 static bool is_in_run(const struct mesa_order *order, const struct mesa_op *op, bool is_inplace,
@@ -90,10 +115,10 @@ static bool is_in_run(const struct mesa_order *order, const struct mesa_op *op, 
     return order->count[is_output] < MESA_ORDER_MOST;
 }
 
-/* Starts a run with its first save. */
 static void start(struct mesa_order *order, const struct mesa_op *op, bool is_inplace,
                   uintptr_t stack) {
     finish(order);
+    order->is_tainted = !order->op && order->stack == stack;
     order->op = op;
     order->is_inplace = is_inplace;
     order->is_open = false;
@@ -105,16 +130,14 @@ void mesa_order_follow(struct mesa_order *order, const struct mesa_op *op, bool 
                        uintptr_t stack, bool is_output, struct mesa_caller *caller) {
     if (!is_in_run(order, op, is_inplace, stack, is_output, caller))
         start(order, op, is_inplace, stack);
-    bool is_known = atomic_load_explicit(&caller->row, memory_order_acquire) != NULL;
-    if (!is_known && is_uniform(part_of(op, is_output))) {
-        struct part part = part_of(op, is_output);
-        if (!row_at(part, order->count[is_output]))
-            start(order, op, is_inplace, stack); /* a full set lies behind us */
-        const struct mesa_op_argument *row = row_at(part, order->count[is_output]);
-        if (row)
-            label(op, caller, row);
-    } else if (!is_known) {
-        order->is_open = true;
-    }
-    order->callers[is_output][order->count[is_output]++] = caller;
+    unsigned place = order->count[is_output]++;
+    order->callers[is_output][place] = caller;
+    if (atomic_load_explicit(&caller->row, memory_order_acquire))
+        return;
+    order->is_open = true;
+    struct part part = part_of(op, is_output);
+    const struct mesa_op_argument *row = row_at(part, place);
+    if (row && is_uniform(part) && !order->is_tainted &&
+        !atomic_load_explicit(&careful, memory_order_relaxed))
+        label(op, caller, row);
 }

@@ -1,10 +1,13 @@
 /* Which argument a save is, told from the order of saves within one call of an op. Knows no stack and no
  * symbols: it is handed the op.
  *
- * A call of an op is a run of saves by one thread, of one op, from one frame, without repetition. Where
- * arguments are saved always, or all under one condition, the k-th save is the k-th row. Where each has
- * a condition of its own (mm, mul), a run proves nothing: two calls that leave out complementary
- * arguments look like one that leaves out none, in the wrong order. Those are told by calibration.
+ * A call of an op is a run of saves by one thread, of one op, from one frame, without repetition.
+ * - Where arguments are saved always, or all under one condition, the k-th save is the k-th row.
+ * - Where the first is saved always, a run with as many saves as there are rows is one full call.
+ * - Where each has a condition of its own (mm, mul), a run proves nothing: two calls that leave out
+ *   complementary arguments look like one that leaves out none, in the wrong order. Calibration tells.
+ * A run of the first kind with too few or too many saves shows that the table is not of this PyTorch;
+ * labels are withdrawn then.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef MESA_CLASSIFY_ORDER_H
@@ -28,7 +31,8 @@ enum { MESA_ORDER_MOST = 12 };
 struct mesa_order {
     const struct mesa_op *op; /* NULL: none in progress */
     bool is_inplace;
-    bool is_open; /* a caller without a row takes part */
+    bool is_open;    /* there may be something to learn at its end */
+    bool is_tainted; /* may be the rest of a call whose first saves are missing: proves nothing */
     uintptr_t stack;
     unsigned count[2]; /* inputs, results */
     struct mesa_caller *callers[2][MESA_ORDER_MOST];
@@ -38,10 +42,12 @@ struct mesa_order {
 void mesa_order_follow(struct mesa_order *order, const struct mesa_op *op, bool is_inplace,
                        uintptr_t stack, bool is_output, struct mesa_caller *caller);
 
-/* Notes that something else was saved. */
-static inline void mesa_order_break(struct mesa_order *order) {
-    order->op = NULL;
-}
+/* Notes a save of unknown origin, or of none of the table's ops. */
+void mesa_order_break(struct mesa_order *order, uintptr_t stack);
+
+/* Any thread, for good: label nothing before a full set was seen, because the table was not made for
+ * this version of PyTorch. Without it the first call of an op is labelled as it goes. */
+void mesa_order_be_careful(void);
 
 /* Labels `count` callers that are known to be all inputs (results) of one call, in order; does
  * nothing if the number is not right. */

@@ -180,7 +180,7 @@ static struct mesa_site *resolve_direct(struct spot *spot, const struct mesa_op 
 static struct mesa_site *resolve_with_list(struct spot *spot, const struct mesa_trace *trace,
                                            const struct mesa_save *save) {
     const struct mesa_op *op = trace->op;
-    mesa_order_break(&thread.order);
+    mesa_order_break(&thread.order, save->stack);
     if (op->inputs == 1)
         return op_site(spot, op, trace->is_inplace, &op->arguments[0]);
     return partial_site(spot, op, trace->is_inplace, save);
@@ -209,7 +209,7 @@ static struct mesa_site *resolve_table_op(struct spot *spot, const struct mesa_t
         state = SPOT_SHARED;
     }
     if (state == SPOT_SHARED) {
-        mesa_order_break(&thread.order);
+        mesa_order_break(&thread.order, save->stack);
         return partial_site(spot, op, trace->is_inplace, save);
     }
     if (state == SPOT_NEW) {
@@ -231,7 +231,7 @@ static struct mesa_site *resolve_trace(struct spot *spot, const struct mesa_trac
         return resolve_table_op(spot, trace, save);
     if (trace->kind == MESA_TRACE_NOTHING && known && atomic_load(&spot->state) != SPOT_SHARED)
         return resolve_direct(spot, known, atomic_load(&spot->is_inplace), save);
-    mesa_order_break(&thread.order);
+    mesa_order_break(&thread.order, save->stack);
     if (trace->kind == MESA_TRACE_NOTHING)
         return named_site(spot, MESA_SITE_UNKNOWN, "unknown", strlen("unknown"));
     if (trace->kind == MESA_TRACE_PYTHON) {
@@ -280,7 +280,7 @@ static inline void follow_ready(struct spot *spot, const struct mesa_site *site,
         mesa_order_follow(&thread.order, op, site->is_inplace, save->stack, save->is_output,
                           &spot->caller);
     else
-        mesa_order_break(&thread.order);
+        mesa_order_break(&thread.order, save->stack);
 }
 
 /* ---- calibration ---- */
@@ -345,9 +345,13 @@ void mesa_site_note(const struct mesa_save *save) {
      * saves that follow. A shared one takes no part in any order. */
     struct spot *spot = mesa_address_map_get(&spots, save->return_address);
     if (spot && atomic_load_explicit(&spot->state, memory_order_relaxed) == SPOT_SHARED)
-        mesa_order_break(&thread.order);
+        mesa_order_break(&thread.order, save->stack);
     else
         mesa_site_of(save);
+}
+
+void mesa_site_be_careful(void) {
+    mesa_order_be_careful();
 }
 
 struct mesa_site *mesa_site_at(uint32_t index) {

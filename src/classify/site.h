@@ -46,13 +46,18 @@ struct mesa_save {
 struct mesa_site *mesa_site_of(const struct mesa_save *save);
 
 /* Fast test before mesa_site_of() for tensors that will not be taken: notes the save for the order
- * of its op's arguments at the cost of a few stores, and returns nothing. */
+ * of its op's arguments at the cost of a few stores, and returns nothing. (The first few saves from an
+ * address are traced up the stack here as well.) */
 void mesa_site_note(const struct mesa_save *save);
 
 /* Ops whose guards can leave arguments out are labelled at start-up: the caller runs each op that
  * `next` names once, with every input requiring a gradient, between begin and end. */
 void mesa_site_calibrate_begin(const struct mesa_op *op);
 void mesa_site_calibrate_end(void);
+
+/* Init only. The op table was not made for the PyTorch at hand: label no argument before a call was
+ * seen to save exactly what the table says. Costs the first call of each op its labels. */
+void mesa_site_be_careful(void);
 
 /* Iterates all sites known so far: index from 0 until NULL. */
 struct mesa_site *mesa_site_at(uint32_t index);

@@ -349,7 +349,7 @@ Test(calibration, entries_agree_with_the_table) {
 }
 
 /* Ops that need calibration and cannot easily be run: their arguments stay unlabelled until a full set
- * was seen (put, _embedding_bag, div by mode, _grouped_mm), or for ever (the rest). */
+ * was seen (put, _embedding_bag, div by mode), or for ever (the rest). */
 Test(calibration, misses_only_what_is_known) {
     static const char *const missing[] = {"_embedding_bag",
                                           "_grouped_mm",
