@@ -201,8 +201,6 @@ void mesa_ledger_saved(struct mesa_record *record, uint64_t elements, uint64_t w
                add_bytes(&totals.held_bytes, &totals.held_bytes_peak, held_bytes));
     if (record == NULL)
         return;
-    if (record->kept != MESA_KEPT_NOT)
-        add(&totals.kept[record->kept], 1);
     add(&record->tensors, 1);
     if (shared)
         add(&record->shared, 1);

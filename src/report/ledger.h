@@ -94,12 +94,12 @@ struct mesa_ledger_totals {
     int64_t would_bytes_peak, held_bytes_peak;
     uint64_t tensors, pack_ns, unpack_ns, steps;
     uint64_t declined_no_memory;
-    uint64_t kept[MESA_KEPT_COUNT]; /* tensors kept, by reason, with a record or without */
+    uint64_t kept[MESA_KEPT_COUNT]; /* tensors kept, by reason */
     uint64_t steps_per_point;       /* of the time series: 1, 2, 4, ...; 0 before the first step */
 };
 void mesa_ledger_totals(struct mesa_ledger_totals *ret_totals);
-/* A tensor was kept for which there is no record. A tensor that went through mesa_ledger_saved() with
- * a record that says `kept` is counted there already. */
+/* A tensor was kept. Called for each, whether mesa_ledger_saved() is called for it as well (its bytes
+ * count) or not (they are alive anyway, or there is no record). */
 void mesa_ledger_count_kept(enum mesa_kept why);
 
 /* Iterates: index from 0 until NULL. */

@@ -261,8 +261,8 @@ static void render_table(const struct mesa_account *account, size_t room,
 /* All that was kept for one reason. */
 struct kept_group {
     enum mesa_kept why;
-    double bytes;     /* sum of peaks */
-    uint64_t tensors; /* with a record or without */
+    double bytes; /* sum of peaks */
+    uint64_t tensors;
     const struct mesa_account_row *largest[KEPT_NAMES];
     size_t rows;
 };

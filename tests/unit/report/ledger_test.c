@@ -152,6 +152,7 @@ Test(ledger, counts_totals_without_a_record) {
 Test(ledger, counts_kept_tensors_by_reason) {
     struct mesa_record *kept =
         mesa_ledger_record("add", "self", MESA_F32, "keep", MESA_KEPT_POLICY);
+    mesa_ledger_count_kept(MESA_KEPT_POLICY);
     mesa_ledger_saved(kept, 1, 4, 4, false, 0);
     mesa_ledger_saved(record_of("gelu"), 1, 4, 1, false, 0);
     mesa_ledger_count_kept(MESA_KEPT_HOOKED);

@@ -25,6 +25,8 @@ static const struct mesa_run run = {.version = "0.1.0",
 static void save(const char *op, enum mesa_dtype dtype, const char *way, enum mesa_kept kept,
                  uint64_t would, uint64_t held) {
     struct mesa_record *record = mesa_ledger_record(op, "self", dtype, way, kept);
+    if (kept != MESA_KEPT_NOT)
+        mesa_ledger_count_kept(kept);
     mesa_ledger_saved(record, would / 4, would, held, false, 1000000);
 }
 
