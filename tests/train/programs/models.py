@@ -1,0 +1,53 @@
+# Every model of the zoo, in float32 and under bfloat16 autocast: one gradient, then some training;
+# and fifty steps, for what is held after each of them.
+#
+# SPDX-License-Identifier: MIT
+import contextlib
+
+import torch
+
+from . import add, held_bytes, totals
+from .zoo import ZOO
+
+
+def gradient(record, build, bf16):
+    """The gradient of the first step: the one that can be compared, as later steps differ."""
+    model, loss = build()
+    cast = torch.autocast("cpu", torch.bfloat16) if bf16 else contextlib.nullcontext()
+    with cast:
+        first = loss()
+    record.value("loss", first)
+    first.backward()
+    record.model("model", model)
+    # Dropout masks come out of this generator: nobody else may have drawn from it.
+    record.digest("random state", torch.get_rng_state())
+    buffers = [b for b in model.buffers() if b.dtype.is_floating_point]
+    record.digest("buffers", *buffers)
+
+
+def training(record, build, steps=50):
+    """The loss falls, and each step gives back what it held."""
+    model, loss = build()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    losses, held, would = [], [], []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()
+        optimizer.step()
+        losses.append(float(value.detach()))
+        del value
+        held.append(held_bytes())
+        would.append(totals().would_bytes if totals() else 0)
+    record.check(all(x == x for x in losses), "loss is a number")
+    record.check(sum(losses[-10:]) < sum(losses[:10]), f"loss falls: {losses[:3]} {losses[-3:]}")
+    record.check(held[1] == held[-1] == min(held), f"held bytes stay: {held}")
+    record.check(would[1] == would[-1], f"what PyTorch would hold stays: {would}")
+
+
+for name, (build, tolerance) in ZOO.items():
+    add(f"models.{name}_fp32", lambda record, build=build: gradient(record, build, False), tolerance)
+    # bfloat16 has 8 bits of mantissa itself.
+    add(f"models.{name}_bf16", lambda record, build=build: gradient(record, build, True),
+        max(0.012, tolerance))
+    add(f"models.{name}_train", lambda record, build=build: training(record, build), tolerance)
