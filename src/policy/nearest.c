@@ -50,6 +50,9 @@ void mesa_nearest_try(struct mesa_nearest *nearest, const char *candidate) {
     size_t length = strlen(candidate);
     if (nearest->length > MOST_LETTERS || length > MOST_LETTERS)
         return;
+    size_t apart = length > nearest->length ? length - nearest->length : nearest->length - length;
+    if (apart >= nearest->distance) /* every letter too many is a step */
+        return;
     size_t distance = edit_distance(nearest->word, nearest->length, candidate, length);
     if (distance < nearest->distance) {
         nearest->best = candidate;

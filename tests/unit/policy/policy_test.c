@@ -690,6 +690,23 @@ Test(load, includes_without_end, .init = make_folder, .fini = drop_folder) {
                         path_of("a.policy"));
 }
 
+Test(load, includes_too_deep, .init = make_folder, .fini = drop_folder) {
+    char name[16], text[64];
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "deep%d", i);
+        snprintf(text, sizeof text, "\ninclude deep%d", i + 1);
+        write_file(name, text);
+    }
+    expect_load_mistake(path_of("deep0"), "%s:2:9: includes too deep; expected at most 16 levels",
+                        path_of("deep15"));
+    write_file("deep15", "* keep");
+    mesa_policy_free(load(path_of("deep0")));
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "deep%d", i);
+        unlink(path_of(name));
+    }
+}
+
 Test(load, not_files, .init = make_folder, .fini = drop_folder) {
 #define EXPECTED_SOURCE "; expected a shipped policy, a file or rules"
     expect_load_mistake(path_of("none"),
