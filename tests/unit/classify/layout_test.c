@@ -569,6 +569,33 @@ Test(layout, groups_of_heads) {
     expect_block(plan_of(&major, &heads, MESA_BY_BLOCK, 128, -1), 160, 128);
 }
 
+/* What is planned must be something that the codec takes, or tensors would be kept for nothing. */
+Test(layout, codec_takes_plans) {
+    int checked = 0;
+    for (int i = 0; i < 20000; i++) {
+        int64_t sizes[4];
+        for (int d = 0; d < 4; d++)
+            sizes[d] = 1 + (int64_t)draw(draw(3) == 0 ? 70 : 12);
+        struct mesa_view view = view_of(4, sizes);
+        view = transpose(view, (int)draw(4), (int)draw(4));
+        struct mesa_heads heads =
+            mesa_layout_heads(&view, draw(2) == 0 ? MESA_HEADS_BHND : MESA_HEADS_NONE, NULL);
+        enum mesa_group_by by = (enum mesa_group_by)draw(MESA_BY_TENSOR + 1);
+        struct mesa_plan plan = plan_of(&view, &heads, by, 16u << draw(7), (int)draw(4));
+        size_t heads_count = heads.layout == MESA_HEADS_NONE ? 1 : (size_t)heads.heads;
+        if (view.elements / heads_count < 256)
+            continue;
+        plan.codec = &mesa_codec_affine;
+        plan.dtype = MESA_F32;
+        plan.elements = view.elements;
+        for (plan.bits = 1; plan.bits <= 8; plan.bits++)
+            cr_assert_gt(plan.codec->bound_bytes(&plan), 0, "by %d, %u bits: %s", (int)by,
+                         plan.bits, show(&view));
+        checked++;
+    }
+    cr_assert_gt(checked, 1000);
+}
+
 /* ---- describe ---------------------------------------------------------------------------------- */
 
 Test(layout, describes_in_a_line) {
