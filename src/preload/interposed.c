@@ -24,7 +24,7 @@ struct optional_tensor {
     bool engaged;
 };
 
-static void constructed(void *saved, const struct mesa_tensor *tensor, bool is_output,
+static void constructed(bool armed, void *saved, const struct mesa_tensor *tensor, bool is_output,
                         bool is_inplace_on_view, uintptr_t return_address, uintptr_t stack) {
     int before = errno;
     struct mesa_save save = {
@@ -34,7 +34,10 @@ static void constructed(void *saved, const struct mesa_tensor *tensor, bool is_o
         .is_inplace_on_view = is_inplace_on_view,
         .is_defined = tensor != NULL,
     };
-    mesa_saved_constructed(saved, tensor, &save);
+    if (armed)
+        mesa_saved_constructed(saved, tensor, &save);
+    else
+        mesa_start_try(saved, tensor, &save);
     errno = before;
 }
 
@@ -50,8 +53,8 @@ void mesa_saved_variable_from_tensor(void *saved, const struct mesa_tensor *tens
     in_optional = false;
     bool armed = mesa_start();
     mesa_torch.saved_from_tensor(saved, tensor, is_output, is_inplace_on_view);
-    if (armed && !inner)
-        constructed(saved, tensor, is_output, is_inplace_on_view,
+    if (!inner)
+        constructed(armed, saved, tensor, is_output, is_inplace_on_view,
                     (uintptr_t)__builtin_return_address(0), CALLER_STACK);
 }
 
@@ -66,9 +69,8 @@ void mesa_saved_variable_from_optional(void *saved, const struct optional_tensor
     in_optional = true;
     mesa_torch.saved_from_optional(saved, optional, is_output, is_inplace_on_view);
     in_optional = false;
-    if (armed)
-        constructed(saved, optional->engaged ? &optional->tensor : NULL, is_output,
-                    is_inplace_on_view, (uintptr_t)__builtin_return_address(0), CALLER_STACK);
+    constructed(armed, saved, optional->engaged ? &optional->tensor : NULL, is_output,
+                is_inplace_on_view, (uintptr_t)__builtin_return_address(0), CALLER_STACK);
 }
 
 /* Base-object constructors: the same code for a class without virtual bases. */

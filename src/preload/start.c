@@ -120,14 +120,21 @@ static void arm(void) {
     atomic_store_explicit(&mesa_torch_state, MESA_TORCH_ARMED, memory_order_release);
 }
 
-bool mesa_start_slow(void) {
+void mesa_start_bind(void) {
     pthread_once(&bound, bind);
-    if (!usable || mesa_torch_inside || !mesa_torch_thread_is_plain())
-        return false;
+}
+
+void mesa_start_try(const void *saved, const struct mesa_tensor *tensor,
+                    const struct mesa_save *save) {
+    const void *const *words = saved;
+    if (mesa_calibrating)
+        (void)mesa_site_of(save);
+    if (!usable || mesa_torch_inside || tensor == NULL ||
+        (words[0] != tensor->impl && words[1] != tensor->impl) || !mesa_torch_thread_is_plain())
+        return;
     int unseen = MESA_TORCH_UNSEEN;
     if (atomic_compare_exchange_strong(&mesa_torch_state, &unseen, MESA_TORCH_TESTING))
         arm();
-    return atomic_load_explicit(&mesa_torch_state, memory_order_acquire) == MESA_TORCH_ARMED;
 }
 
 bool mesa_start_is_own_process(void) {

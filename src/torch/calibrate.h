@@ -5,8 +5,13 @@
 #ifndef MESA_TORCH_CALIBRATE_H
 #define MESA_TORCH_CALIBRATE_H
 
-/* Init only, in a plain thread, after the self-test. Does nothing where libtorch has no
- * aoti_torch_call_dispatcher: then such sites are named when a full set of saves was seen. */
+#include <stdbool.h>
+
+/* Init only, in a plain thread, after the self-test. An op that this libtorch does not show is left
+ * out: its sites are named when a full set of its saves was seen. */
 void mesa_calibrate(void);
+
+/* True in this thread during such a call: its saves are only to be named (mesa_site_of). */
+extern _Thread_local bool mesa_calibrating;
 
 #endif

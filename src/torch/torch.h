@@ -59,6 +59,7 @@ struct mesa_torch {
     int64_t (*tensor_output_nr)(const struct mesa_tensor *);
     void *const *(*tensor_grad_fn)(const struct mesa_tensor *); /* first word: Node* */
     bool (*impl_requires_grad)(const void *impl);
+    void (*impl_set_requires_grad)(void *impl, bool);
 
     /* The C shim. */
     int32_t (*get_sizes)(struct mesa_tensor *, int64_t **);
@@ -87,7 +88,6 @@ struct mesa_torch {
 
     /* Optional: NULL in some versions. */
     int32_t (*parallel_for)(int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void *), void *);
-    int32_t (*call_dispatcher)(const char *, const char *, uint64_t *);
     const bool *anomaly_enabled;
 
     void (*check_fail)(const char *function, const char *file, uint32_t line, const char *message)
