@@ -18,8 +18,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Shorter runs are taken as columns. */
-#define SHORT_RUN 16
+/* Shorter runs are taken as columns, always, and if a turn fits what is looked at together. */
+#define SHORT_RUN               16
+#define SHORT_RUN_IN_SHORT_TURN 128
 
 /* Columns, and elements in short runs, that are looked at together: what fits on the stack. */
 #define MOST_COLUMNS  2048
@@ -43,8 +44,9 @@ static bool lay_out(const struct mesa_plan *plan, struct cycle *ret_cycle) {
         .turn = plan->run * plan->cycle,
         .period = plan->period != 0 ? plan->run * plan->period : plan->elements,
         .groups_in_turn = plan->cycle,
-        .short_runs = plan->run < SHORT_RUN,
     };
+    cycle.short_runs = cycle.run < SHORT_RUN ||
+                       (cycle.run < SHORT_RUN_IN_SHORT_TURN && cycle.turn <= MOST_COLUMNS);
     cycle.groups = plan->cycle * mesa_divide_up(plan->elements, cycle.period);
     size_t words_bytes = cycle.groups * sizeof(uint32_t);
     size_t code_bytes = mesa_code_row_bytes(plan->elements, plan->bits);
@@ -129,10 +131,16 @@ static bool range_of_columns(struct encoder *encoder, const void *elements, stru
     if (!mesa_kernels.affine_range_columns[encoder->plan->dtype](elements, span.rows, span.columns,
                                                                  lo, hi))
         return false;
-    size_t run = encoder->cycle.run, first = span.column % run;
-    for (size_t i = 0; i < span.columns; i++) {
-        size_t group = span.group + (first + i) / run;
-        widen(&encoder->lo[group], &encoder->hi[group], lo[i], hi[i]);
+    /* First within the columns of each group, as widening is dear. */
+    size_t run = encoder->cycle.run, group = span.group;
+    size_t next = run - span.column % run; /* first column of the next group */
+    for (size_t i = 0; i < span.columns; next += run, group++) {
+        float least = lo[i], most = hi[i];
+        for (i++; i < next && i < span.columns; i++) {
+            least = lo[i] < least ? lo[i] : least;
+            most = hi[i] > most ? hi[i] : most;
+        }
+        widen(&encoder->lo[group], &encoder->hi[group], least, most);
     }
     return true;
 }
@@ -181,9 +189,11 @@ static const uint32_t *words_of_columns(const struct cycle *cycle, const uint32_
                                         struct span span, uint32_t *ret_words) {
     if (cycle->run == 1)
         return words + span.group;
-    size_t first = span.column % cycle->run;
-    for (size_t i = 0; i < span.columns; i++)
-        ret_words[i] = words[span.group + (first + i) / cycle->run];
+    const uint32_t *word = words + span.group;
+    size_t next = cycle->run - span.column % cycle->run; /* first column of the next group */
+    for (size_t i = 0; i < span.columns; next += cycle->run, word++)
+        for (; i < next && i < span.columns; i++)
+            ret_words[i] = *word;
     return ret_words;
 }
 
