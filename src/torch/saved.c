@@ -8,6 +8,7 @@
 #include "torch/saved.h"
 
 #include "torch/explain.h"
+#include "torch/scalars.h"
 #include "torch/trace.h"
 #include "vault/arena.h"
 
@@ -74,6 +75,13 @@ static unsigned next_occurrence(struct site_memory *memory) {
     return atomic_fetch_add_explicit(&memory->occurrence, 1, memory_order_relaxed);
 }
 
+static bool same_row(const struct mesa_decision *decision, const struct mesa_op_argument *row) {
+    const struct mesa_op_argument *own = decision->row;
+    return own == row || (own != NULL && row != NULL && own->reads == row->reads &&
+                          own->thresholds_known == row->thresholds_known && own->lo == row->lo &&
+                          own->hi == row->hi);
+}
+
 static bool same_outcome(const struct mesa_decision *decision, const struct mesa_settings *settings,
                          const struct mesa_place *place) {
     const struct mesa_settings *s = &decision->choice.settings;
@@ -83,20 +91,25 @@ static bool same_outcome(const struct mesa_decision *decision, const struct mesa
            p->file == place->file && p->line == place->line;
 }
 
-static struct mesa_decision *decide(struct mesa_site *site, enum mesa_dtype dtype,
-                                    const struct mesa_settings *settings,
+static struct mesa_decision *decide(struct mesa_site *site, const struct mesa_op_argument *row,
+                                    enum mesa_dtype dtype, const struct mesa_settings *settings,
                                     const struct mesa_place *place,
                                     _Atomic(struct mesa_decision *) *list) {
     struct mesa_decision *first = atomic_load_explicit(list, memory_order_acquire);
     for (struct mesa_decision *d = first; d != NULL; d = d->next)
-        if (same_outcome(d, settings, place))
+        if (same_outcome(d, settings, place) && same_row(d, row))
             return d;
     struct mesa_decision *fresh = calloc(1, sizeof *fresh);
     if (fresh == NULL)
         return NULL;
     fresh->site = site;
     fresh->dtype = dtype;
-    mesa_policy_choose(settings, place, site->row, dtype, &fresh->choice);
+    fresh->row = row;
+    if (row != NULL && row != site->row) {
+        fresh->refined = *row;
+        fresh->row = &fresh->refined;
+    }
+    mesa_policy_choose(settings, place, row, dtype, &fresh->choice);
     do
         fresh->next = first;
     while (!atomic_compare_exchange_weak(list, &first, fresh));
@@ -109,16 +122,21 @@ static struct mesa_decision *decision_of(struct mesa_site *site, enum mesa_dtype
     if (memory == NULL)
         return NULL;
     bool layers = mesa_policy_uses_layers(mesa_config.policy);
+    struct mesa_op_argument refined;
+    const struct mesa_op_argument *row = site->row;
+    if (row != NULL && mesa_scalar_call.op != NULL && mesa_scalars_refine(row, dtype, &refined))
+        row = &refined;
     struct mesa_decision *known =
         atomic_load_explicit(&memory->decisions[dtype], memory_order_acquire);
-    if (known != NULL && !layers && !mesa_policy_uses_bytes(mesa_config.policy))
+    if (known != NULL && same_row(known, row) && !layers &&
+        !mesa_policy_uses_bytes(mesa_config.policy))
         return known;
     struct mesa_subject subject = {site->op, site->argument, dtype, bytes,
                                    layers ? next_occurrence(memory) : 0};
     struct mesa_settings settings;
     struct mesa_place place;
     mesa_policy_match(mesa_config.policy, &subject, &settings, &place);
-    return decide(site, dtype, &settings, &place, &memory->decisions[dtype]);
+    return decide(site, row, dtype, &settings, &place, &memory->decisions[dtype]);
 }
 
 static const char *way_text(const struct mesa_decision *decision, unsigned row, char *buffer,
@@ -188,7 +206,7 @@ static void keep(struct taking *t, enum mesa_kept why, bool charged) {
 static void plan_for(const struct taking *t, const struct mesa_codec *codec, bool wants_signs,
                      struct mesa_plan *ret_plan) {
     const struct mesa_choice *choice = &t->decision->choice;
-    const struct mesa_op_argument *row = t->decision->site->row;
+    const struct mesa_op_argument *row = t->decision->row;
     memset(ret_plan, 0, sizeof *ret_plan);
     ret_plan->codec = codec;
     ret_plan->dtype = t->view.dtype;
@@ -417,7 +435,7 @@ static bool is_cast(const struct mesa_tensor *tensor) {
 }
 
 static void note_heads(const struct taking *t) {
-    const struct mesa_op_argument *row = t->decision->site->row;
+    const struct mesa_op_argument *row = t->decision->row;
     if (row == NULL || row->heads != MESA_HEADS_BHND || t->view.ndim != 4)
         return;
     head_hint = (struct mesa_head_hint){t->view.sizes[0], t->view.sizes[1], t->view.sizes[3]};

@@ -35,6 +35,8 @@ extern struct mesa_config mesa_config;
 struct mesa_decision {
     struct mesa_choice choice;
     const struct mesa_site *site;
+    const struct mesa_op_argument *row; /* site->row, or refined for this call; may be NULL */
+    struct mesa_op_argument refined;
     enum mesa_dtype dtype;
     struct mesa_decision *next; /* another outcome at the same site and dtype */
     _Atomic(struct mesa_record *) records[MESA_DECISION_RECORDS];

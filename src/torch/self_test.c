@@ -6,6 +6,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "torch/reference.h"
+#include "torch/scalars.h"
 #include "torch/torch.h"
 
 #include <dlfcn.h>
@@ -231,6 +232,26 @@ static const char *prove_references(void) {
     return NULL;
 }
 
+/* x^2 with the exponent as a double and as an integer: a Scalar is laid out as scalars.h says. */
+static const char *prove_scalars(void) {
+    void *(*power)(struct mesa_tensor *, const struct mesa_tensor *, const struct mesa_scalar *);
+    *(void **)&power = dlsym(mesa_torch.library,
+                             "_ZN2at4_ops17pow_Tensor_Scalar4callERKNS_6TensorERKN3c106ScalarE");
+    PROVE(power != NULL, "pow is not where it was");
+    struct mesa_scalar two[2] = {{.tag = 0, .value = {.real = 2}},
+                                 {.tag = 1, .value = {.integer = 2}}};
+    for (int i = 0; i < 2; i++) {
+        struct mesa_tensor *x = scratch(1, 1), y;
+        *(float *)mesa_word_at(mesa_impl_storage(x->impl), mesa_torch.storage_data) = 3;
+        power(&y, x, &two[i]);
+        float square = *(float *)mesa_word_at(mesa_impl_storage(y.impl), mesa_torch.storage_data);
+        mesa_tensor_free(mesa_tensor_adopt(y));
+        mesa_tensor_free(x);
+        PROVE(square == 9, "a Scalar is not laid out as expected");
+    }
+    return NULL;
+}
+
 static const char *prove_all(struct mesa_tensor *a, struct mesa_tensor *b) {
     const char *broken = prove_storage(a);
     if (broken == NULL)
@@ -245,6 +266,8 @@ static const char *prove_all(struct mesa_tensor *a, struct mesa_tensor *b) {
         mesa_storage_make_seeds();
         broken = prove_references();
     }
+    if (broken == NULL)
+        broken = prove_scalars();
     return broken;
 }
 
