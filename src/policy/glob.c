@@ -71,6 +71,8 @@ bool mesa_glob_match(const char *pattern, const char *name) {
         if (pattern < end && *pattern == '*') {
             star = ++pattern;
             retry = name;
+            if (star == end) /* takes the rest: the commonest pattern of all */
+                return true;
             continue;
         }
         const char *next = match_one(pattern, end, *name);
