@@ -97,7 +97,11 @@ static void finish(struct mesa_order *order) {
     judge(order, true);
 }
 
-void mesa_order_break(struct mesa_order *order, uintptr_t stack) {
+void mesa_order_break(struct mesa_order *order) {
+    mesa_order_lose(order, 0);
+}
+
+void mesa_order_lose(struct mesa_order *order, uintptr_t stack) {
     finish(order);
     order->op = NULL;
     order->stack = stack;

@@ -42,8 +42,11 @@ struct mesa_order {
 void mesa_order_follow(struct mesa_order *order, const struct mesa_op *op, bool is_inplace,
                        uintptr_t stack, bool is_output, struct mesa_caller *caller);
 
-/* Notes a save of unknown origin, or of none of the table's ops. */
-void mesa_order_break(struct mesa_order *order, uintptr_t stack);
+/* Notes a save that is of something else. */
+void mesa_order_break(struct mesa_order *order);
+
+/* Notes a save of unknown origin: it may be of the same call as the next one from that frame. */
+void mesa_order_lose(struct mesa_order *order, uintptr_t stack);
 
 /* Any thread, for good: label nothing before a full set was seen, because the table was not made for
  * this version of PyTorch. Without it the first call of an op is labelled as it goes. */

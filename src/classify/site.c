@@ -41,14 +41,15 @@ struct spot {
     _Atomic(enum spot_state) state;
     _Atomic(const struct mesa_op *) op; /* DIRECT, or calibrated */
     _Atomic bool is_inplace;
-    _Atomic unsigned traces; /* DIRECT: how many agreed. NEW: how many found nothing */
+    _Atomic unsigned traces; /* DIRECT: how many agreed */
     _Atomic unsigned visits; /* NEW: saves so far */
     _Atomic(struct spot_site *) sites;
 };
 
 static struct mesa_address_map spots = MESA_ADDRESS_MAP_INITIALIZER;
 
-static pthread_mutex_t sites_lock = PTHREAD_MUTEX_INITIALIZER; /* of those who make sites */
+static pthread_mutex_t sites_lock = PTHREAD_MUTEX_INITIALIZER; /* of those who make sites, and of
+                                                                  settle() */
 static _Atomic(struct mesa_site *) sites[MOST_SITES];
 static uint32_t site_count; /* guarded by sites_lock */
 
@@ -180,7 +181,7 @@ static struct mesa_site *resolve_direct(struct spot *spot, const struct mesa_op 
 static struct mesa_site *resolve_with_list(struct spot *spot, const struct mesa_trace *trace,
                                            const struct mesa_save *save) {
     const struct mesa_op *op = trace->op;
-    mesa_order_break(&thread.order, save->stack);
+    mesa_order_break(&thread.order);
     if (op->inputs == 1)
         return op_site(spot, op, trace->is_inplace, &op->arguments[0]);
     return partial_site(spot, op, trace->is_inplace, save);
@@ -193,6 +194,21 @@ static bool has_list(const struct mesa_op *op) {
     return false;
 }
 
+/* The first trace that shows an op of the table settles what a new spot is. */
+static void settle(struct spot *spot, const struct mesa_trace *trace) {
+    pthread_mutex_lock(&sites_lock);
+    if (atomic_load(&spot->state) == SPOT_NEW) {
+        if (atomic_load(&spot->op) !=
+            trace->op) /* never calibrated, or with other code than meant */
+            atomic_store(&spot->caller.row, NULL);
+        atomic_store(&spot->op, trace->op);
+        atomic_store(&spot->is_inplace, trace->is_inplace);
+        atomic_store(&spot->traces, 0);
+        atomic_store(&spot->state, SPOT_DIRECT);
+    }
+    pthread_mutex_unlock(&sites_lock);
+}
+
 static struct mesa_site *resolve_table_op(struct spot *spot, const struct mesa_trace *trace,
                                           const struct mesa_save *save) {
     const struct mesa_op *op = trace->op;
@@ -200,25 +216,15 @@ static struct mesa_site *resolve_table_op(struct spot *spot, const struct mesa_t
         atomic_store(&spot->state, SPOT_SHARED);
         return resolve_with_list(spot, trace, save);
     }
-    enum spot_state state = atomic_load(&spot->state);
-    const struct mesa_op *known = atomic_load(&spot->op);
-    if (state == SPOT_DIRECT &&
-        (known != op || atomic_load(&spot->is_inplace) != trace->is_inplace)) {
+    if (atomic_load(&spot->state) == SPOT_NEW)
+        settle(spot, trace);
+    if (atomic_load(&spot->op) != op || atomic_load(&spot->is_inplace) != trace->is_inplace) {
         atomic_store(&spot->state, SPOT_SHARED);
         atomic_store(&spot->ready, NULL);
-        state = SPOT_SHARED;
     }
-    if (state == SPOT_SHARED) {
-        mesa_order_break(&thread.order, save->stack);
+    if (atomic_load(&spot->state) == SPOT_SHARED) {
+        mesa_order_lose(&thread.order, save->stack);
         return partial_site(spot, op, trace->is_inplace, save);
-    }
-    if (state == SPOT_NEW) {
-        if (known != op) /* a calibration that ran other code than it thought, or none */
-            atomic_store(&spot->caller.row, NULL);
-        atomic_store(&spot->op, op);
-        atomic_store(&spot->is_inplace, trace->is_inplace);
-        atomic_store(&spot->traces, 0);
-        atomic_store(&spot->state, SPOT_DIRECT);
     }
     atomic_fetch_add(&spot->traces, 1);
     return resolve_direct(spot, op, trace->is_inplace, save);
@@ -231,9 +237,11 @@ static struct mesa_site *resolve_trace(struct spot *spot, const struct mesa_trac
         return resolve_table_op(spot, trace, save);
     if (trace->kind == MESA_TRACE_NOTHING && known && atomic_load(&spot->state) != SPOT_SHARED)
         return resolve_direct(spot, known, atomic_load(&spot->is_inplace), save);
-    mesa_order_break(&thread.order, save->stack);
-    if (trace->kind == MESA_TRACE_NOTHING)
+    if (trace->kind == MESA_TRACE_NOTHING) {
+        mesa_order_lose(&thread.order, save->stack);
         return named_site(spot, MESA_SITE_UNKNOWN, "unknown", strlen("unknown"));
+    }
+    mesa_order_break(&thread.order);
     if (trace->kind == MESA_TRACE_PYTHON) {
         struct mesa_site *site = named_site(spot, MESA_SITE_CUSTOM, "custom", strlen("custom"));
         atomic_store_explicit(&spot->ready, site, memory_order_release);
@@ -280,7 +288,7 @@ static inline void follow_ready(struct spot *spot, const struct mesa_site *site,
         mesa_order_follow(&thread.order, op, site->is_inplace, save->stack, save->is_output,
                           &spot->caller);
     else
-        mesa_order_break(&thread.order, save->stack);
+        mesa_order_break(&thread.order);
 }
 
 /* ---- calibration ---- */
@@ -345,7 +353,7 @@ void mesa_site_note(const struct mesa_save *save) {
      * saves that follow. A shared one takes no part in any order. */
     struct spot *spot = mesa_address_map_get(&spots, save->return_address);
     if (spot && atomic_load_explicit(&spot->state, memory_order_relaxed) == SPOT_SHARED)
-        mesa_order_break(&thread.order, save->stack);
+        mesa_order_lose(&thread.order, save->stack);
     else
         mesa_site_of(save);
 }
@@ -364,16 +372,17 @@ void mesa_site_prefork(void) {
     pthread_mutex_lock(&sites_lock);
 }
 
-static void postfork(void) {
+static void unlock_all(void) {
     pthread_mutex_unlock(&sites_lock);
     pthread_mutex_unlock(&spots.lock);
-    mesa_trace_postfork();
 }
 
 void mesa_site_postfork_parent(void) {
-    postfork();
+    unlock_all();
+    mesa_trace_postfork_parent();
 }
 
 void mesa_site_postfork_child(void) {
-    postfork();
+    unlock_all();
+    mesa_trace_postfork_child();
 }

@@ -160,7 +160,7 @@ Test(order, random_programs_never_mislabel) {
             call_until(&order, kernel, guards, stack,
                        random_below(16) == 0 ? random_below(4) : MOST_ROWS);
             if (random_below(16) == 0)
-                mesa_order_break(&order, STACK);
+                mesa_order_lose(&order, STACK);
         }
         for (int k = 0; k < 4; k++)
             check_labels(&kernels[k]);
@@ -176,7 +176,7 @@ Test(order, a_kernel_that_saves_less_or_more_than_the_table_is_not_trusted) {
     struct mesa_order order = {0};
     struct kernel shorter = {.op = find("native_layer_norm")};
     call_until(&order, &shorter, 0, STACK, 2);
-    mesa_order_break(&order, STACK);
+    mesa_order_break(&order);
     for (size_t i = 0; i < 2; i++)
         cr_assert(is_withdrawn(&shorter, i));
 
@@ -185,7 +185,7 @@ Test(order, a_kernel_that_saves_less_or_more_than_the_table_is_not_trusted) {
     for (size_t i = 0; i < longer.op->inputs; i++)
         mesa_order_follow(&order, longer.op, true, STACK + 64, false, &longer.callers[i]);
     mesa_order_follow(&order, longer.op, true, STACK + 64, false, &more);
-    mesa_order_break(&order, STACK);
+    mesa_order_break(&order);
     for (size_t i = 0; i < longer.op->inputs; i++)
         cr_assert(is_withdrawn(&longer, i));
 }
@@ -193,7 +193,7 @@ Test(order, a_kernel_that_saves_less_or_more_than_the_table_is_not_trusted) {
 Test(order, the_rest_of_a_call_proves_nothing) {
     struct mesa_order order = {0};
     struct kernel norm = {.op = find("native_layer_norm")};
-    mesa_order_break(&order, STACK); /* the first save, of unknown origin */
+    mesa_order_lose(&order, STACK); /* the first save */
     for (size_t i = 1; i < norm.op->inputs; i++)
         mesa_order_follow(&order, norm.op, false, STACK, false, &norm.callers[i]);
     check_labels(&norm);
@@ -211,7 +211,7 @@ Test(order, careful_waits_for_a_full_set) {
     call(&order, &norm, 0, STACK);
     for (size_t i = 0; i < norm.op->count; i++)
         cr_assert_null(label(&norm, i));
-    mesa_order_break(&order, STACK + 64);
+    mesa_order_break(&order);
     check_labels(&norm);
     for (size_t i = 0; i < norm.op->count; i++)
         cr_assert_not_null(label(&norm, i));
