@@ -4,7 +4,9 @@
  *   mesa run ./mesa_totals
  *
  * SPDX-License-Identifier: MIT */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* RTLD_DEFAULT */
+#endif
 #include "mesa.h"
 
 #include <dlfcn.h>
