@@ -24,7 +24,9 @@ enum { MESA_CALIBRATION_MOST_TENSORS = 3 };
  * Returns an at::Tensor by value; an in-place op returns a reference to tensors[0] instead. To a C
  * compiler a function that returns an at::Tensor is one that returns a struct too large for registers:
  *     struct returned { void *tensor; void *unused[3]; };
- * of which only the first word is written. It is a reference that the caller drops.
+ * of which only the first word is written. It is a reference that the caller drops. (Use the results of
+ * both kinds of call: GCC 12 takes two calls for the same if only their return types differ and neither
+ * result is used, and merges them.)
  *
  * Calls without scalars can go through aoti_torch_call_dispatcher("aten::" + name, overload, ...) as
  * well. It refuses scalars (PyTorch 2.13). It runs the same code at the same addresses. */
