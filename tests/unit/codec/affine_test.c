@@ -232,6 +232,25 @@ Test(affine, heads_within_a_wider_row) {
     }
 }
 
+/* Threads begin in the middle of an outer dim, and rows are equally far apart up to its end only. */
+Test(affine, pieces_of_strided_tensors) {
+    struct chance chance = {9};
+    const int64_t sizes[] = {5, 500, 192};
+    for (int i = 0; i < 8; i++) {
+        struct tensor tensor;
+        tensor_init_sizes(&tensor, &chance, MESA_F32, VALUES_NORMAL, 3, sizes, false);
+        struct mesa_plan plan = random_plan(&chance);
+        plan.row = i % 2 == 0 ? 64 : 192;
+        plan.group = i % 2 == 0 ? 64 : 80;
+        struct trial trial = trial_run(&plan, &tensor);
+        cr_assert(trial.status == MESA_OK || (plan.bits == 1 && plan.strict_sign));
+        if (trial.status == MESA_OK)
+            check_blocks(&plan, &tensor, &trial);
+        trial_done(&trial);
+        tensor_done(&tensor);
+    }
+}
+
 Test(affine, too_many_raw_groups_are_declined) {
     struct chance chance = {5};
     const int64_t size = 64 * 80;
