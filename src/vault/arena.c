@@ -365,7 +365,6 @@ static struct block *cut_tail(struct block *block, uint32_t units) {
         return NULL;
     set_units(block, units);
     struct block *tail = block_behind(block);
-    tail->before_units = units;
     tail->state = BLOCK_USED;
     set_units(tail, left);
     return tail;
