@@ -9,7 +9,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,10 +80,6 @@ Test(buffer, reports_a_full_device) {
     close(fd);
 }
 
-static void nothing(int signal) {
-    (void)signal;
-}
-
 /* The default action of both signals would end this test. */
 Test(buffer, takes_no_signal_from_a_closed_pipe_or_a_size_limit) {
     int ends[2];
@@ -117,12 +115,22 @@ Test(buffer, leaves_a_pending_signal_to_the_program) {
     cr_assert(eq(int, sigismember(&pending, SIGPIPE), 1));
 }
 
-static void *read_slowly(void *context) {
+static atomic_int interruptions;
+
+static void count_interruption(int signal) {
+    (void)signal;
+    atomic_fetch_add(&interruptions, 1);
+}
+
+/* Lets the pipe fill up and the writer be interrupted in it a few times before it reads. */
+static void *read_late(void *context) {
     int fd = *(int *)context;
     sigset_t alarm_only;
     sigemptyset(&alarm_only);
     sigaddset(&alarm_only, SIGALRM);
     pthread_sigmask(SIG_BLOCK, &alarm_only, NULL); /* the writer is the one to be interrupted */
+    while (atomic_load(&interruptions) < 5)
+        sched_yield();
     char *all = malloc(1 << 20);
     size_t length = 0;
     for (;;) {
@@ -146,10 +154,10 @@ Test(buffer, writes_through_short_writes_and_signals) {
     for (size_t i = 0; i < 1000000; i++)
         bytes[i] = (char)(i % 251);
     cr_assert(eq(int, pipe(ends), 0));
-    struct sigaction action = {.sa_handler = nothing}; /* without SA_RESTART */
+    struct sigaction action = {.sa_handler = count_interruption}; /* without SA_RESTART */
     sigaction(SIGALRM, &action, NULL);
     ualarm(1000, 1000);
-    cr_assert(eq(int, pthread_create(&reader, NULL, read_slowly, &ends[0]), 0));
+    cr_assert(eq(int, pthread_create(&reader, NULL, read_late, &ends[0]), 0));
     cr_assert(eq(int, mesa_write_all(ends[1], bytes, 1000000), 0));
     ualarm(0, 0);
     close(ends[1]);
