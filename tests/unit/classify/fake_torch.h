@@ -39,6 +39,10 @@ void fake_relu_inplace(unsigned saved) __asm__("_ZN2at4_ops5relu_4callERNS_6Tens
 void fake_max_dim(unsigned saved) __asm__("_ZN2at4_ops7max_dim4callERKNS_6TensorElb");
 void fake_unheard_of(unsigned saved) __asm__("_ZN2at4_ops17frobnicate_Tensor4callERKNS_6TensorE");
 
+/* Ops whose kernels save through code that they share, which nothing tells from a kernel. */
+void fake_gelu(unsigned saved) __asm__("_ZN2at4_ops4gelu4callERKNS_6TensorEN3c1011basic_viewE");
+void fake_silu(unsigned saved) __asm__("_ZN2at4_ops4silu4callERKNS_6TensorE");
+
 /* Ops that save lists of `length` tensors through the helper they share. */
 void fake_index(unsigned length) __asm__("_ZN2at4_ops12index_Tensor4callERKNS_6TensorE");
 void fake_index_put(unsigned length) __asm__("_ZN2at4_ops9index_put4callERKNS_6TensorE");

@@ -178,6 +178,17 @@ Test(site, helper_for_lists_is_traced_each_time) {
     cr_assert_null(mesa_site_at(3));
 }
 
+Test(site, code_that_turns_out_to_be_shared) {
+    run(fake_gelu, 1);
+    check_site(0, MESA_SITE_OP, "gelu", "self");
+    for (int i = 0; i < 6; i++) {
+        run(fake_silu, 1);
+        check_site(0, MESA_SITE_PARTIAL, "silu", "?");
+        run(fake_gelu, 1);
+        check_site(0, MESA_SITE_PARTIAL, "gelu", "?");
+    }
+}
+
 Test(site, lists_between_saves_do_not_disturb) {
     for (int i = 0; i < 6; i++) {
         run(fake_index, 2);
