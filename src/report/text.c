@@ -120,8 +120,12 @@ static void render_saved(const struct mesa_account *account, struct mesa_buffer 
     mesa_buffer_print(buffer, "  saved     %llu tensors, %llu of them held already\n",
                       (unsigned long long)account->totals.tensors, (unsigned long long)shared);
     struct mesa_verify_sums sums;
-    if (!mesa_account_all_sums(account, &sums))
+    if (!mesa_account_all_sums(account, &sums)) {
+        if (account->run.verified)
+            mesa_buffer_text(buffer,
+                             "  verified  nothing: no tensor was restored from held bytes\n");
         return;
+    }
     struct mesa_account_errors errors = mesa_account_errors(&sums);
     char relative[24], cosine[24];
     mesa_buffer_print(buffer,

@@ -210,6 +210,15 @@ Test(text, shows_errors_when_verified) {
     free(text);
 }
 
+Test(text, says_when_there_was_nothing_to_verify) {
+    struct mesa_run verified = run;
+    verified.verified = true;
+    save("gelu", MESA_F32, "affine 8", MESA_KEPT_NOT, 3 * MIB, MIB);
+    char *text = render(&verified);
+    cr_assert(says(text, "verified  nothing"));
+    free(text);
+}
+
 Test(text, survives_what_is_not_known) {
     const struct mesa_run empty = {.version = "0.1.0"};
     save("", MESA_DTYPE_OTHER, "keep", MESA_KEPT_DTYPE, 1, 1);
