@@ -13,10 +13,13 @@
 #define TO_NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define DOWN       (_MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
 
+/* The four vectors of a block stay in registers also where gcc would keep the loop. */
+#define UNROLL_4 _Pragma("GCC unroll 4")
+
 /* ---- range ----------------------------------------------------------------------------------- */
 
-/* Least and most of what went in; `doubt` becomes NaN where an element was not finite (x * 0 is
- * NaN then), which minima and maxima alone would lose. */
+/* Least and most of what went in; `doubt` has bits set where an element was not finite (x - x is NaN
+ * then, else +0), since minima and maxima alone would lose a NaN. */
 struct extent {
     __m512 lo, hi, doubt;
 };
@@ -29,12 +32,12 @@ MESA_ALWAYS_INLINE struct extent extent_start(void) {
 MESA_ALWAYS_INLINE void extent_add(struct extent *extent, __m512 x, __mmask16 lanes) {
     extent->lo = _mm512_mask_min_ps(extent->lo, lanes, x, extent->lo);
     extent->hi = _mm512_mask_max_ps(extent->hi, lanes, x, extent->hi);
-    extent->doubt = _mm512_fmadd_ps(x, _mm512_setzero_ps(), extent->doubt);
+    extent->doubt = _mm512_or_ps(extent->doubt, _mm512_sub_ps(x, x));
 }
 
 MESA_ALWAYS_INLINE struct extent extent_join(struct extent a, struct extent b) {
     return (struct extent){_mm512_min_ps(a.lo, b.lo), _mm512_max_ps(a.hi, b.hi),
-                           _mm512_add_ps(a.doubt, b.doubt)};
+                           _mm512_or_ps(a.doubt, b.doubt)};
 }
 
 /* Four independent accumulators, for the latency of the operations. */
@@ -42,9 +45,9 @@ MESA_ALWAYS_INLINE struct extent extent_of(enum mesa_dtype dtype, const void *sr
     struct extent parts[4] = {extent_start(), extent_start(), extent_start(), extent_start()};
     size_t i = 0;
     for (; i + 64 <= n; i += 64)
-        for (size_t j = 0; j < 4; j++)
-            extent_add(&parts[j], load16(dtype, element_at(dtype, src, i + j * 16), 0xffff),
-                       0xffff);
+        UNROLL_4
+    for (size_t j = 0; j < 4; j++)
+        extent_add(&parts[j], load16(dtype, element_at(dtype, src, i + j * 16), 0xffff), 0xffff);
     for (; i < n; i += 16) {
         __mmask16 lanes = first16(n - i);
         extent_add(&parts[0], load16(dtype, element_at(dtype, src, i), lanes), lanes);
@@ -52,11 +55,9 @@ MESA_ALWAYS_INLINE struct extent extent_of(enum mesa_dtype dtype, const void *sr
     return extent_join(extent_join(parts[0], parts[1]), extent_join(parts[2], parts[3]));
 }
 
-/* False if an element was not finite. */
-MESA_ALWAYS_INLINE bool extent_reduce(struct extent extent, float *ret_lo, float *ret_hi) {
-    *ret_lo = _mm512_reduce_min_ps(extent.lo) + 0.0f;
-    *ret_hi = _mm512_reduce_max_ps(extent.hi) + 0.0f;
-    return _mm512_cmp_ps_mask(extent.doubt, extent.doubt, _CMP_UNORD_Q) == 0;
+MESA_ALWAYS_INLINE __mmask16 finite_lanes(__m512 doubt) {
+    __m512i bits = _mm512_castps_si512(doubt);
+    return _mm512_testn_epi32_mask(bits, bits);
 }
 
 MESA_ALWAYS_INLINE bool range(enum mesa_dtype dtype, const void *src, size_t n, float *lo,
@@ -64,13 +65,45 @@ MESA_ALWAYS_INLINE bool range(enum mesa_dtype dtype, const void *src, size_t n, 
     struct extent extent = extent_of(dtype, src, n);
     extent.lo = _mm512_min_ps(extent.lo, _mm512_set1_ps(*lo));
     extent.hi = _mm512_max_ps(extent.hi, _mm512_set1_ps(*hi));
-    return extent_reduce(extent, lo, hi);
+    *lo = _mm512_reduce_min_ps(extent.lo) + 0.0f;
+    *hi = _mm512_reduce_max_ps(extent.hi) + 0.0f;
+    return finite_lanes(extent.doubt) == 0xffff;
 }
+
+/* Sixteen vectors to one, whose lane g is the least (most) of vector g's: halves are joined with
+ * neighbours level by level, a third of the steps of sixteen reductions. */
+#define DEFINE_REDUCE16(name, least_of)                                                            \
+    MESA_ALWAYS_INLINE __m512 name(const __m512 vectors[16]) {                                     \
+        __m512 fours[4];                                                                           \
+        for (int k = 0; k < 4; k++) {                                                              \
+            const __m512 *v = vectors + 4 * k;                                                     \
+            __m512 ab = least_of(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));  \
+            __m512 cd = least_of(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));  \
+            __m512d abd = _mm512_castps_pd(ab), cdd = _mm512_castps_pd(cd);                        \
+            fours[k] = least_of(_mm512_castpd_ps(_mm512_unpacklo_pd(abd, cdd)),                    \
+                                _mm512_castpd_ps(_mm512_unpackhi_pd(abd, cdd)));                   \
+        }                                                                                          \
+        __m512 low = least_of(_mm512_shuffle_f32x4(fours[0], fours[1], 0x88),                      \
+                              _mm512_shuffle_f32x4(fours[0], fours[1], 0xdd));                     \
+        __m512 high = least_of(_mm512_shuffle_f32x4(fours[2], fours[3], 0x88),                     \
+                               _mm512_shuffle_f32x4(fours[2], fours[3], 0xdd));                    \
+        return least_of(_mm512_shuffle_f32x4(low, high, 0x88),                                     \
+                        _mm512_shuffle_f32x4(low, high, 0xdd));                                    \
+    }
+
+DEFINE_REDUCE16(least_of_each, _mm512_min_ps)
+DEFINE_REDUCE16(most_of_each, _mm512_max_ps)
+DEFINE_REDUCE16(union_of_each, _mm512_or_ps)
 
 /* ---- words: mesa_affine_word() in sixteen lanes, step by step ---------------------------------- */
 
-MESA_ALWAYS_INLINE __m512i words16(__m512 lo, __m512 hi, __mmask16 finite, unsigned bits,
-                                   bool strict_sign, enum mesa_rounding rounding) {
+struct words {
+    __m512i words, zero_points;
+    __m512 inverse; /* of the scales */
+};
+
+static struct words words16(__m512 lo, __m512 hi, __mmask16 finite, unsigned bits, bool strict_sign,
+                            enum mesa_rounding rounding) {
     const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1);
     const float last_code = (float)((1u << bits) - 1);
     bool one_bit = bits == 1, stochastic = rounding == MESA_ROUND_STOCHASTIC;
@@ -99,7 +132,8 @@ MESA_ALWAYS_INLINE __m512i words16(__m512 lo, __m512 hi, __mmask16 finite, unsig
     if (strict_sign && one_bit)
         good &= (__mmask16) ~(below & above);
 
-    __m512 first = _mm512_mul_ps(lo, _mm512_div_ps(one, scale));
+    __m512 inverse = _mm512_div_ps(one, scale);
+    __m512 first = _mm512_mul_ps(lo, inverse);
     first = stochastic && !one_bit ? _mm512_roundscale_ps(first, DOWN)
                                    : _mm512_roundscale_ps(first, TO_NEAREST);
     __m512 least = _mm512_set1_ps(-last_code);
@@ -110,10 +144,12 @@ MESA_ALWAYS_INLINE __m512i words16(__m512 lo, __m512 hi, __mmask16 finite, unsig
     if (strict_sign)
         first = _mm512_mask_min_ps(first, below, first, _mm512_set1_ps(-1));
 
-    __m512i zero_points = _mm512_and_si512(_mm512_cvtps_epi32(first), _mm512_set1_epi32(0xffff));
-    __m512i words = _mm512_or_si512(scale_bits, zero_points);
+    __m512i zero_points = _mm512_cvtps_epi32(first);
+    __m512i words =
+        _mm512_or_si512(scale_bits, _mm512_and_si512(zero_points, _mm512_set1_epi32(0xffff)));
     words = _mm512_mask_mov_epi32(_mm512_set1_epi32(MESA_GROUP_RAW), good, words);
-    return _mm512_mask_mov_epi32(words, nothing, _mm512_setzero_si512());
+    words = _mm512_mask_mov_epi32(words, nothing, _mm512_setzero_si512());
+    return (struct words){words, zero_points, inverse};
 }
 
 /* ---- codes ----------------------------------------------------------------------------------- */
@@ -146,10 +182,10 @@ MESA_ALWAYS_INLINE __m512 uniform16(uint64_t seed, uint64_t element) {
 }
 
 struct coder {
-    __m512 inverse;
+    __m512 inverse; /* 1 / scale */
     __m512i zero_point;
     unsigned bits;
-    bool strict_sign, stochastic;
+    bool strict_sign, stochastic, stream;
     uint64_t seed;
 };
 
@@ -190,15 +226,18 @@ MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, 
         for (size_t line = 0; line < element_bytes(dtype); line++)
             _mm_prefetch(at + AHEAD + line * 64, _MM_HINT_T0);
         __m512i codes[4];
+        UNROLL_4
         for (size_t j = 0; j < 4; j++)
             codes[j] = code16(coder, load16(dtype, element_at(dtype, at, j * 16), 0xffff),
                               element + i + j * 16);
         __m512i bytes = narrow64(codes[0], codes[1], codes[2], codes[3], coder.bits);
-        store_packed(ret_codes + i * coder.bits / 8, pack64(bytes, coder.bits), 64, coder.bits);
+        store_packed(ret_codes + i * coder.bits / 8, pack64(bytes, coder.bits), 64, coder.bits,
+                     coder.stream);
     }
     if (i == n)
         return;
     __m512i codes[4];
+    UNROLL_4
     for (size_t j = 0; j < 4; j++) {
         __mmask16 lanes = first16(n - i > j * 16 ? n - i - j * 16 : 0);
         codes[j] = code16(coder, load16(dtype, element_at(dtype, src, i + j * 16), lanes),
@@ -206,55 +245,64 @@ MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, 
     }
     __m512i bytes = narrow64(codes[0], codes[1], codes[2], codes[3], coder.bits);
     bytes = _mm512_maskz_mov_epi8(first64(n - i), bytes);
-    store_packed(ret_codes + i * coder.bits / 8, pack64(bytes, coder.bits), n - i, coder.bits);
+    store_packed(ret_codes + i * coder.bits / 8, pack64(bytes, coder.bits), n - i, coder.bits,
+                 false);
 }
 
 MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool strict_sign,
                                  enum mesa_rounding rounding, const struct mesa_affine_rows *rows,
                                  const void *src, uint32_t *ret_words, uint8_t *ret_codes) {
+    const size_t bytes = element_bytes(dtype);
+    struct coder coder = {
+        .bits = bits,
+        .strict_sign = strict_sign,
+        .stochastic = rounding == MESA_ROUND_STOCHASTIC,
+        .stream = rows->stream,
+        .seed = rows->seed,
+    };
     size_t raw_groups = 0, count;
     struct group_cursor cursor = group_cursor_begin(rows);
     struct group groups[BATCH_GROUPS];
-    while ((count = group_cursor_take(&cursor, element_bytes(dtype), groups)) > 0) {
-        float lo[BATCH_GROUPS], hi[BATCH_GROUPS];
-        unsigned finite = 0;
+    __m512 lo[BATCH_GROUPS] = {0}, hi[BATCH_GROUPS] = {0}, doubt[BATCH_GROUPS] = {0};
+    while ((count = group_cursor_take(&cursor, bytes, groups)) > 0) {
         for (size_t g = 0; g < count; g++) {
-            const char *from = group_source(rows, groups[g], src, element_bytes(dtype));
-            struct extent extent = extent_of(dtype, from, groups[g].n);
-            finite |= (unsigned)extent_reduce(extent, &lo[g], &hi[g]) << g;
+            struct extent extent =
+                extent_of(dtype, group_source(rows, groups[g], src, bytes), groups[g].n);
+            lo[g] = extent.lo;
+            hi[g] = extent.hi;
+            doubt[g] = extent.doubt;
         }
+        __m512 least = _mm512_add_ps(least_of_each(lo), _mm512_setzero_ps());
+        __m512 most = _mm512_add_ps(most_of_each(hi), _mm512_setzero_ps());
+        __mmask16 finite = finite_lanes(union_of_each(doubt));
+        struct words words = words16(least, most, finite, bits, strict_sign, rounding);
+        unsigned one_value = _mm512_cmp_ps_mask(least, most, _CMP_EQ_OQ) | ~(unsigned)finite;
 
-        __mmask16 lanes = first16(count);
-        __m512 least = _mm512_maskz_loadu_ps(lanes, lo), most = _mm512_maskz_loadu_ps(lanes, hi);
-        __m512i words = words16(least, most, (__mmask16)finite, bits, strict_sign, rounding);
-        unsigned one_value = _mm512_cmp_ps_mask(least, most, _CMP_EQ_OQ) | ~finite;
         uint32_t batch_words[BATCH_GROUPS];
-        _mm512_storeu_si512(batch_words, words);
-
+        int32_t zero_points[BATCH_GROUPS];
+        float inverse[BATCH_GROUPS];
+        _mm512_storeu_si512(batch_words, words.words);
+        _mm512_storeu_si512(zero_points, words.zero_points);
+        _mm512_storeu_ps(inverse, words.inverse);
         for (size_t g = 0; g < count; g++) {
-            const char *from = group_source(rows, groups[g], src, element_bytes(dtype));
+            const char *from = group_source(rows, groups[g], src, bytes);
             uint8_t *codes = ret_codes + group_code_offset(rows, groups[g]);
             uint32_t word = batch_words[g];
-            if (word == 0 || word_is_mark(word) || (one_value >> g & 1)) {
-                word = group_finish_special(from, groups[g].n, element_bytes(dtype), bits,
-                                            word != 0 && (one_value >> g & 1), word, codes);
-                raw_groups += word == MESA_GROUP_RAW;
-            }
+            if (word == 0 || word == MESA_GROUP_RAW || (one_value >> g & 1))
+                word = group_hold_special(from, groups[g].n, bytes, bits, one_value >> g & 1, word,
+                                          codes);
             if (word != 0 && !word_is_mark(word)) {
-                struct coder coder = {
-                    .inverse = _mm512_set1_ps(1.0f / word_scale(word)),
-                    .zero_point = _mm512_set1_epi32(word_zero_point(word)),
-                    .bits = bits,
-                    .strict_sign = strict_sign,
-                    .stochastic = rounding == MESA_ROUND_STOCHASTIC,
-                    .seed = rows->seed,
-                };
+                coder.inverse = _mm512_set1_ps(inverse[g]);
+                coder.zero_point = _mm512_set1_epi32(zero_points[g]);
                 encode_group(dtype, coder, from, groups[g].n, group_first_element(rows, groups[g]),
                              codes);
             }
+            raw_groups += word == MESA_GROUP_RAW;
             *ret_words++ = word;
         }
     }
+    if (rows->stream)
+        _mm_sfence();
     return raw_groups;
 }
 
@@ -302,6 +350,7 @@ MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const
     for (; i + 64 <= n; i += 64) {
         const uint8_t *at = codes + i * bits / 8;
         __m512i bytes = unpack64(load_packed(at, 64, bits), bits);
+        UNROLL_4
         for (size_t j = 0; j < 4; j++) {
             __m128i four =
                 bits == 8 ? _mm_loadu_si128((const __m128i *)(at + j * 16)) : quarter(bytes, j);
@@ -347,7 +396,8 @@ MESA_ALWAYS_INLINE void dequantize(enum mesa_dtype dtype, const uint8_t *codes, 
 
 MESA_ALWAYS_INLINE bool range_columns(enum mesa_dtype dtype, const void *src, size_t rows, size_t n,
                                       float *lo, float *hi) {
-    __m512 doubt = _mm512_setzero_ps(), zero = _mm512_setzero_ps();
+    const __m512 zero = _mm512_setzero_ps();
+    __m512 doubt = zero;
     for (size_t row = 0; row < rows; row++) {
         const void *from = element_at(dtype, src, row * n);
         for (size_t i = 0; i < n; i += 16) {
@@ -355,12 +405,12 @@ MESA_ALWAYS_INLINE bool range_columns(enum mesa_dtype dtype, const void *src, si
             __m512 x = load16(dtype, element_at(dtype, from, i), lanes);
             __m512 least = _mm512_min_ps(x, _mm512_maskz_loadu_ps(lanes, lo + i));
             __m512 most = _mm512_max_ps(x, _mm512_maskz_loadu_ps(lanes, hi + i));
-            doubt = _mm512_fmadd_ps(x, zero, doubt);
+            doubt = _mm512_or_ps(doubt, _mm512_sub_ps(x, x));
             _mm512_mask_storeu_ps(lo + i, lanes, _mm512_add_ps(least, zero));
             _mm512_mask_storeu_ps(hi + i, lanes, _mm512_add_ps(most, zero));
         }
     }
-    return _mm512_cmp_ps_mask(doubt, doubt, _CMP_UNORD_Q) == 0;
+    return finite_lanes(doubt) == 0xffff;
 }
 
 MESA_ALWAYS_INLINE __m512 scales16(__m512i words) {
@@ -411,7 +461,7 @@ static void pack_bits(const uint8_t *codes, size_t n, unsigned bits, uint8_t *re
     for (size_t i = 0; i < n; i += 64) {
         size_t count = n - i < 64 ? n - i : 64;
         __m512i bytes = _mm512_maskz_loadu_epi8(first64(count), codes + i);
-        store_packed(ret_packed + i * bits / 8, pack64(bytes, bits), count, bits);
+        store_packed(ret_packed + i * bits / 8, pack64(bytes, bits), count, bits, false);
     }
 }
 
@@ -425,10 +475,10 @@ static void unpack_bits(const uint8_t *packed, size_t n, unsigned bits, uint8_t 
 
 /* ---- the entries ----------------------------------------------------------------------------- */
 
-DEFINE_AFFINE_ENTRIES(f32, MESA_F32)
-DEFINE_AFFINE_ENTRIES(bf16, MESA_BF16)
-DEFINE_AFFINE_ENTRIES(f16, MESA_F16)
-DEFINE_AFFINE_ENTRIES(f64, MESA_F64)
+DEFINE_AFFINE_ENTRIES(f32, MESA_F32, true)
+DEFINE_AFFINE_ENTRIES(bf16, MESA_BF16, true)
+DEFINE_AFFINE_ENTRIES(f16, MESA_F16, false)
+DEFINE_AFFINE_ENTRIES(f64, MESA_F64, false)
 
 void mesa_kernels_fill_affine_avx512(struct mesa_kernels *table) {
     SET_AFFINE_ENTRIES(table, f32, MESA_F32);

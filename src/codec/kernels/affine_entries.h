@@ -1,15 +1,15 @@
 /* The eight entries of the table that affine_ISA.c fills for one dtype, made from its always-inline
- * bodies `encode`, `decode`, `range`, ...: the dtype becomes a constant in each, and so do 8 and 4
- * bits, the widths that are used most.
+ * bodies `encode`, `decode`, `range`, ...: the dtype becomes a constant in each, and for a `hot` one
+ * so do 8 and 4 bits, the widths that are used most.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef MESA_CODEC_KERNELS_AFFINE_ENTRIES_H
 #define MESA_CODEC_KERNELS_AFFINE_ENTRIES_H
 
-#define DEFINE_AFFINE_ENTRIES(name, dtype)                                                         \
+#define DEFINE_AFFINE_ENTRIES(name, dtype, hot)                                                    \
     static size_t encode_##name(const struct mesa_affine_rows *rows, const void *src,              \
                                 uint32_t *ret_words, uint8_t *ret_codes) {                         \
-        bool plain = !rows->strict_sign && rows->rounding == MESA_ROUND_NEAREST;                   \
+        bool plain = hot && !rows->strict_sign && rows->rounding == MESA_ROUND_NEAREST;            \
         if (plain && rows->bits == 8)                                                              \
             return encode(dtype, 8, false, MESA_ROUND_NEAREST, rows, src, ret_words, ret_codes);   \
         if (plain && rows->bits == 4)                                                              \
@@ -20,9 +20,9 @@
     static void decode_##name(const struct mesa_affine_rows *rows, const uint32_t *words,          \
                               const uint8_t *codes, const uint8_t *raw, size_t raw_group_bytes,    \
                               bool stream, void *ret_dst) {                                        \
-        if (rows->bits == 8)                                                                       \
+        if (hot && rows->bits == 8)                                                                \
             decode(dtype, 8, rows, words, codes, raw, raw_group_bytes, stream, ret_dst);           \
-        else if (rows->bits == 4)                                                                  \
+        else if (hot && rows->bits == 4)                                                           \
             decode(dtype, 4, rows, words, codes, raw, raw_group_bytes, stream, ret_dst);           \
         else                                                                                       \
             decode(dtype, rows->bits, rows, words, codes, raw, raw_group_bytes, stream, ret_dst);  \

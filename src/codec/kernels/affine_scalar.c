@@ -235,10 +235,10 @@ MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, unsigned bits,
 
 /* ---- the entries ----------------------------------------------------------------------------- */
 
-DEFINE_AFFINE_ENTRIES(f32, MESA_F32)
-DEFINE_AFFINE_ENTRIES(bf16, MESA_BF16)
-DEFINE_AFFINE_ENTRIES(f16, MESA_F16)
-DEFINE_AFFINE_ENTRIES(f64, MESA_F64)
+DEFINE_AFFINE_ENTRIES(f32, MESA_F32, false)
+DEFINE_AFFINE_ENTRIES(bf16, MESA_BF16, false)
+DEFINE_AFFINE_ENTRIES(f16, MESA_F16, false)
+DEFINE_AFFINE_ENTRIES(f64, MESA_F64, false)
 
 void mesa_kernels_fill_affine_scalar(struct mesa_kernels *table) {
     SET_AFFINE_ENTRIES(table, f32, MESA_F32);

@@ -110,8 +110,10 @@ MESA_ALWAYS_INLINE __m512i pack64(__m512i codes, unsigned bits) {
     if (bits == 8)
         return codes;
     __m512i join2 = _mm512_set1_epi16((short)(1 | 1 << bits << 8));
-    __m512i join4 = _mm512_set1_epi32(1 | 1 << (2 * bits) << 16);
-    __m512i joined = _mm512_madd_epi16(_mm512_maddubs_epi16(join2, codes), join4);
+    __m512i joined = _mm512_maddubs_epi16(join2, codes);
+    if (bits == 4)
+        return _mm512_castsi256_si512(_mm512_cvtepi16_epi8(joined));
+    joined = _mm512_madd_epi16(joined, _mm512_set1_epi32(1 | 1 << (2 * bits) << 16));
     __m512i high =
         _mm512_sll_epi64(_mm512_srli_epi64(joined, 32), _mm_cvtsi32_si128((int)(4 * bits)));
     joined = _mm512_ternarylogic_epi64(joined, _mm512_set1_epi64(0xffffffff), high, 0xea);
@@ -122,6 +124,11 @@ MESA_ALWAYS_INLINE __m512i pack64(__m512i codes, unsigned bits) {
 MESA_ALWAYS_INLINE __m512i unpack64(__m512i packed, unsigned bits) {
     if (bits == 8)
         return packed;
+    if (bits == 4) {
+        __m512i pairs = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(packed));
+        return _mm512_and_si512(_mm512_or_si512(pairs, _mm512_slli_epi16(pairs, 4)),
+                                _mm512_set1_epi8(15));
+    }
     __m512i lanes = _mm512_maskz_expand_epi8(packed_bytes(bits), packed);
     __m512i shifts = _mm512_set1_epi64((long long)(0x0706050403020100u * bits));
     return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, lanes),
@@ -132,12 +139,20 @@ MESA_ALWAYS_INLINE size_t packed_size(size_t n, unsigned bits) {
     return (n * bits + 7) / 8;
 }
 
-/* The packed form of n <= 64 codes (0 beyond the n-th), exactly its bytes. */
-MESA_ALWAYS_INLINE void store_packed(uint8_t *to, __m512i packed, size_t n, unsigned bits) {
-    if (n == 64 && bits == 8)
+/* The packed form of n <= 64 codes (0 beyond the n-th), exactly its bytes. `stream` may do so for 8
+ * and 4 bits where `to` is aligned. */
+MESA_ALWAYS_INLINE void store_packed(uint8_t *to, __m512i packed, size_t n, unsigned bits,
+                                     bool stream) {
+    __m256i half = _mm512_castsi512_si256(packed);
+    stream = stream && (uintptr_t)to % (8 * bits) == 0;
+    if (n == 64 && bits == 8 && stream)
+        _mm512_stream_si512((__m512i *)to, packed);
+    else if (n == 64 && bits == 8)
         _mm512_storeu_si512(to, packed);
+    else if (n == 64 && bits == 4 && stream)
+        _mm256_stream_si256((__m256i *)to, half);
     else if (n == 64 && bits == 4)
-        _mm256_storeu_si256((__m256i *)to, _mm512_castsi512_si256(packed));
+        _mm256_storeu_si256((__m256i *)to, half);
     else
         _mm512_mask_storeu_epi8(to, first64(packed_size(n, bits)), packed);
 }

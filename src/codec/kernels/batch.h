@@ -11,13 +11,17 @@
 
 #define BATCH_GROUPS 16
 /* Half of the smallest first-level cache around. */
-#define BATCH_BYTES 16384
+#define BATCH_BYTES  8192
 
-/* Walks over the groups of rows in the order of their words. */
+/* Walks over the groups of rows in the order of their words. The borders are mesa_group_begin()'s,
+ * without its division: units * j / groups grows by quotient, and by one more whenever the
+ * remainders have added up to another whole. */
 struct group_cursor {
     const struct mesa_affine_rows *rows; /* borrowed */
+    size_t quotient, remainder;          /* of units of a row by groups */
     size_t row, group;                   /* of the next group */
     size_t begin;                        /* its first element within its row */
+    size_t carry;                        /* remainders so far, below groups */
 };
 
 struct group {
@@ -25,21 +29,30 @@ struct group {
 };
 
 MESA_ALWAYS_INLINE struct group_cursor group_cursor_begin(const struct mesa_affine_rows *rows) {
-    return (struct group_cursor){.rows = rows};
+    size_t units = rows->row / MESA_GROUP_UNIT;
+    return (struct group_cursor){
+        .rows = rows,
+        .quotient = units / rows->groups,
+        .remainder = units % rows->groups,
+    };
 }
 
-MESA_ALWAYS_INLINE bool group_cursor_next(struct group_cursor *cursor, struct group *ret_group) {
+static inline bool group_cursor_next(struct group_cursor *cursor, struct group *ret_group) {
     const struct mesa_affine_rows *rows = cursor->rows;
     if (cursor->row == rows->rows)
         return false;
-    size_t end = mesa_group_begin(rows->row, rows->groups, cursor->group + 1);
-    *ret_group = (struct group){cursor->row, cursor->begin, end - cursor->begin};
-    cursor->begin = end;
+    size_t row = cursor->row, begin = cursor->begin, end;
     if (++cursor->group == rows->groups) {
-        cursor->group = 0;
-        cursor->begin = 0;
+        end = rows->row;
+        cursor->group = cursor->begin = cursor->carry = 0;
         cursor->row++;
+    } else {
+        cursor->carry += cursor->remainder;
+        size_t whole = cursor->carry >= rows->groups;
+        cursor->carry -= whole * rows->groups;
+        end = cursor->begin = begin + (cursor->quotient + whole) * MESA_GROUP_UNIT;
     }
+    *ret_group = (struct group){row, begin, end - begin};
     return true;
 }
 
@@ -61,7 +74,7 @@ MESA_ALWAYS_INLINE uint64_t group_first_element(const struct mesa_affine_rows *r
 }
 
 /* Takes the next groups as long as they fit a batch: at least one, 0 at the end. */
-MESA_ALWAYS_INLINE size_t group_cursor_take(struct group_cursor *cursor, size_t element_bytes,
+static inline size_t group_cursor_take(struct group_cursor *cursor, size_t element_bytes,
                                             struct group ret_groups[BATCH_GROUPS]) {
     size_t count = 0, bytes = 0;
     while (count < BATCH_GROUPS && bytes < BATCH_BYTES &&
@@ -72,25 +85,20 @@ MESA_ALWAYS_INLINE size_t group_cursor_take(struct group_cursor *cursor, size_t 
     return count;
 }
 
-/* True if the n elements have the same bits: looked at only where the range allows it. */
-static inline bool group_is_constant(const char *src, size_t n, size_t element_bytes) {
-    return memcmp(src, src + element_bytes, (n - 1) * element_bytes) == 0;
-}
-
-/* Codes of a group that has none in the ordinary sense; returns its final word. `finite` and the
- * range are those of the group, `word` what they gave. */
-static inline uint32_t group_finish_special(const char *src, size_t n, size_t element_bytes,
-                                            unsigned bits, bool one_value, uint32_t word,
-                                            uint8_t *ret_codes) {
+/* Holds a group in a way that needs no codes, if that is so: one element for all where they have the
+ * same bits (`one_value`: as far as the range tells), nothing for zeros and for raw groups. Returns
+ * the final word; if it is an ordinary one, codes are still to be made. */
+static inline uint32_t group_hold_special(const char *src, size_t n, size_t element_bytes,
+                                          unsigned bits, bool one_value, uint32_t word,
+                                          uint8_t *ret_codes) {
     size_t code_bytes = mesa_code_row_bytes(n, bits);
-    if (one_value && code_bytes >= element_bytes && group_is_constant(src, n, element_bytes)) {
+    bool constant = word != 0 && one_value && code_bytes >= element_bytes &&
+                    memcmp(src, src + element_bytes, (n - 1) * element_bytes) == 0;
+    if (constant || word == 0 || word == MESA_GROUP_RAW)
         memset(ret_codes, 0, code_bytes);
+    if (constant)
         memcpy(ret_codes, src, element_bytes);
-        return MESA_GROUP_CONSTANT;
-    }
-    if (word == 0 || word == MESA_GROUP_RAW)
-        memset(ret_codes, 0, code_bytes);
-    return word;
+    return constant ? MESA_GROUP_CONSTANT : word;
 }
 
 /* Writes a group that is held as a mark. */

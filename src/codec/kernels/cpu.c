@@ -43,14 +43,13 @@ bool mesa_isa_supported(enum mesa_isa isa) {
 #if defined(__x86_64__)
     unsigned a, b, c, d;
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-    bool avx2 = f16c && __builtin_cpu_supports("avx2");
+    bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
     if (isa == MESA_ISA_AVX2)
         return avx2;
     if (isa == MESA_ISA_AVX512)
         return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-               __builtin_cpu_supports("popcnt");
+               __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
 #elif defined(__aarch64__)
     if (isa == MESA_ISA_NEON) /* part of the architecture */
         return true;
@@ -72,6 +71,11 @@ void mesa_kernels_fill(struct mesa_kernels *ret_table, enum mesa_isa isa) {
     mesa_kernels_fill_mask_scalar(ret_table);
     mesa_kernels_fill_number_scalar(ret_table);
 #if defined(__x86_64__)
+    if (isa == MESA_ISA_AVX2 || isa == MESA_ISA_AVX512) {
+        mesa_kernels_fill_affine_avx2(ret_table);
+        mesa_kernels_fill_mask_avx2(ret_table);
+        mesa_kernels_fill_number_avx2(ret_table);
+    }
     if (isa == MESA_ISA_AVX512) {
         mesa_kernels_fill_affine_avx512(ret_table);
         mesa_kernels_fill_mask_avx512(ret_table);

@@ -71,6 +71,8 @@ struct mesa_affine_rows {
     uint64_t seed;        /* of stochastic rounding; the uniform of an element is a function of
                              (seed, first_element + its index in dense order) only */
     uint64_t first_element;
+    bool stream; /* encode: all codes of the tensor together are larger than the caches, and nobody
+                    reads them soon: use non-temporal stores (and fence before return) */
 };
 
 /* First element of group j in a row of `row` elements cut into `groups` groups: whole units of

@@ -300,7 +300,7 @@ MESA_ALWAYS_INLINE void pack_sign(enum mesa_dtype dtype, const void *src, size_t
         __m512i codes = _mm512_inserti32x4(_mm512_castsi128_si512(signs[0]), signs[1], 1);
         codes = _mm512_inserti32x4(codes, signs[2], 2);
         codes = _mm512_inserti32x4(codes, signs[3], 3);
-        store_packed(ret_codes + i / 4, pack64(codes, 2), count, 2);
+        store_packed(ret_codes + i / 4, pack64(codes, 2), count, 2, false);
     }
 }
 

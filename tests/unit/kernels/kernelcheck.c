@@ -1,5 +1,5 @@
 /* kernelcheck ISA [--seed N] [--rounds N]   compares every entry with the scalar one, byte by byte
- * kernelcheck ISA --bench [MiB]             times them (kernelbench.c)
+ * kernelcheck ISA --bench [MiB] [--only TEXT] times them (kernelbench.c)
  *
  * Inputs and outputs end right before a page that cannot be touched, or some bytes before it, and
  * have guard bytes around them. Lengths go through all of 0 to two vectors, then at random; values
@@ -102,10 +102,20 @@ static void *place_input(int slot, size_t size) {
     return area_place(&input[slot], size, random_gap(size));
 }
 
-static void place_outputs(int slot, size_t size) {
-    size_t gap = random_gap(size);
+static uint32_t *place_words(int slot, size_t n) {
+    size_t size = n * sizeof(uint32_t);
+    return area_place(&input[slot], size, random_gap(size) & ~(sizeof(uint32_t) - 1));
+}
+
+/* `alignment` is that of the start; size is a multiple of it. */
+static void place_aligned_outputs(int slot, size_t size, size_t alignment) {
+    size_t gap = random_gap(size) & ~(alignment - 1);
     area_place(&output[0][slot], size, gap);
     area_place(&output[1][slot], size, gap);
+}
+
+static void place_outputs(int slot, size_t size) {
+    place_aligned_outputs(slot, size, 1);
 }
 
 static void expect_same_outputs(int slot) {
@@ -253,6 +263,7 @@ static struct mesa_affine_rows random_rows(size_t round) {
         .strict_sign = random_below(4) == 0,
         .rounding = random_below(4) ? MESA_ROUND_NEAREST : MESA_ROUND_STOCHASTIC,
         .seed = random_bits(),
+        .stream = random_below(2),
         .first_element = random_below(2) ? 0 : ((uint64_t)1 << 32) - random_below(1000),
     };
 }
@@ -298,7 +309,7 @@ static void check_affine_rows(enum mesa_dtype dtype, size_t round) {
     const void *src = random_reals(0, dtype, last_row, random_class());
 
     size_t code_bytes = rows.rows * mesa_code_row_bytes(rows.row, rows.bits);
-    place_outputs(0, groups * sizeof(uint32_t));
+    place_aligned_outputs(0, groups * sizeof(uint32_t), sizeof(uint32_t));
     place_outputs(1, code_bytes);
     size_t raw[2];
     raw[0] = scalar.affine_encode[dtype](&rows, src, (void *)output[0][0].data, output[0][1].data);
@@ -308,7 +319,7 @@ static void check_affine_rows(enum mesa_dtype dtype, size_t round) {
     expect(raw[0] == raw[1], "number of raw groups");
 
     entry_name = "affine_decode";
-    uint32_t *words = place_input(0, groups * sizeof *words);
+    uint32_t *words = place_words(0, groups);
     uint8_t *codes = place_input(1, code_bytes);
     if (groups > 0)
         memcpy(words, output[0][0].data, groups * sizeof *words);
@@ -373,8 +384,8 @@ static void check_affine_columns(enum mesa_dtype dtype, size_t round) {
     size_t bytes = mesa_dtype_bytes(dtype);
     const void *src = random_reals(0, dtype, rows * n, random_class());
     bool finite[2];
-    place_outputs(0, n * sizeof(float));
-    place_outputs(1, n * sizeof(float));
+    place_aligned_outputs(0, n * sizeof(float), sizeof(float));
+    place_aligned_outputs(1, n * sizeof(float), sizeof(float));
     for (int i = 0; i < 2; i++) {
         for (size_t j = 0; j < n; j++) {
             element_store(MESA_F32, output[i][0].data, j, INFINITY);
@@ -392,14 +403,14 @@ static void check_affine_columns(enum mesa_dtype dtype, size_t round) {
 
     unsigned bits = (unsigned)random_below(8) + 1;
     bool strict = random_below(2);
-    uint32_t *words = place_input(1, n * sizeof *words);
+    uint32_t *words = place_words(1, n);
     for (size_t j = 0; j < n; j++) {
         uint32_t word = mesa_affine_word(element_load(MESA_F32, output[0][0].data, j),
                                          element_load(MESA_F32, output[0][1].data, j), bits, strict,
                                          MESA_ROUND_NEAREST);
         if (word == MESA_GROUP_RAW)
             return;
-        memcpy((char *)words + j * sizeof word, &word, sizeof word);
+        words[j] = word;
     }
     entry_name = "affine_quantize_columns";
     place_outputs(0, rows * n);
@@ -672,11 +683,14 @@ static void check_all(size_t rounds) {
 int main(int argc, char **argv) {
     enum mesa_isa isa = argc > 1 ? mesa_isa_find(argv[1]) : mesa_isa_best();
     size_t rounds = 1000, bench_mib = 0;
+    const char *only = "";
     seed = (uint64_t)getpid() * 2654435761u;
     for (int i = 2; i < argc; i++) {
         bool has_value = i + 1 < argc && argv[i + 1][0] != '-';
         if (strcmp(argv[i], "--bench") == 0)
             bench_mib = has_value ? strtoul(argv[++i], NULL, 10) : 256;
+        else if (strcmp(argv[i], "--only") == 0 && has_value)
+            only = argv[++i];
         else if (strcmp(argv[i], "--seed") == 0 && has_value)
             seed = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--rounds") == 0 && has_value)
@@ -686,7 +700,7 @@ int main(int argc, char **argv) {
     }
     if (isa == MESA_ISA_COUNT) {
         fprintf(stderr, "usage: kernelcheck scalar|avx2|avx512|neon "
-                        "[--seed N] [--rounds N] [--bench [MiB]]\n");
+                        "[--seed N] [--rounds N] [--bench [MiB]] [--only TEXT]\n");
         return 2;
     }
     if (!mesa_isa_supported(isa)) {
@@ -697,7 +711,7 @@ int main(int argc, char **argv) {
     mesa_kernels_fill(&scalar, MESA_ISA_SCALAR);
     mesa_kernels_fill(&tested, isa);
     if (bench_mib != 0)
-        return kernelbench(&tested, bench_mib);
+        return kernelbench(&tested, bench_mib, only);
 
     for (int slot = 0; slot < SLOTS; slot++) {
         input[slot] = area_create();

@@ -12,8 +12,8 @@ uint64_t random_bits(void);
 /* 0 <= result < limit; limit >= 1 */
 size_t random_below(size_t limit);
 
-/* Times every hot entry of `table` on sources of `mib` MiB, interleaved with memcpy of the same
- * source, and prints ratios. Returns an exit status. */
-int kernelbench(const struct mesa_kernels *table, size_t mib);
+/* Times the hot entries of `table` whose line contains `only` on sources of `mib` MiB, interleaved
+ * with memcpy of the same source, and prints ratios. Returns an exit status. */
+int kernelbench(const struct mesa_kernels *table, size_t mib, const char *only);
 
 #endif
