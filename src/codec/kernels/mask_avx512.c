@@ -28,7 +28,12 @@ MESA_ALWAYS_INLINE uint64_t load_mask(const uint8_t *mask, size_t n) {
 /* ---- bool ------------------------------------------------------------------------------------ */
 
 static void pack_bool(const uint8_t *src, size_t n, uint8_t *ret_mask) {
-    for (size_t i = 0; i < n; i += 64) {
+    size_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        __m512i x = _mm512_loadu_si512(src + i);
+        store_mask(ret_mask + i / 8, _mm512_test_epi8_mask(x, x), 64);
+    }
+    if (i < n) {
         __m512i x = _mm512_maskz_loadu_epi8(first64(n - i), src + i);
         store_mask(ret_mask + i / 8, _mm512_test_epi8_mask(x, x), n - i);
     }
@@ -191,34 +196,48 @@ MESA_ALWAYS_INLINE uint64_t nonzero_lanes(size_t bytes, __m512i a) {
                         : _mm512_test_epi64_mask(a, a);
 }
 
+/* The first n of a vector's elements; false if one is neither. */
+MESA_ALWAYS_INLINE bool pack_two_block(size_t bytes, const char *from, size_t n, __m512i zeros,
+                                       __m512i ones, uint8_t *to) {
+    __m512i x = load_lanes(bytes, from, n);
+    uint64_t is_one = equal_lanes(bytes, x, ones) & first64(n);
+    uint64_t is_zero = equal_lanes(bytes, x, zeros);
+    store_mask(to, is_one, n);
+    return (~(is_one | is_zero) & first64(n)) == 0;
+}
+
 MESA_ALWAYS_INLINE bool pack_two(size_t bytes, const void *src, size_t n, const void *zero,
                                  const void *one, uint8_t *ret_mask) {
     const size_t lanes = 64 / bytes;
-    __m512i zeros = broadcast(bytes, zero), ones = broadcast(bytes, one);
-    for (size_t i = 0; i < n; i += lanes) {
-        size_t count = n - i < lanes ? n - i : lanes;
-        __m512i x = load_lanes(bytes, (const char *)src + i * bytes, count);
-        uint64_t is_one = equal_lanes(bytes, x, ones);
-        if (~(is_one | equal_lanes(bytes, x, zeros)) & first64(count))
+    const __m512i zeros = broadcast(bytes, zero), ones = broadcast(bytes, one);
+    const char *from = src;
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        if (!pack_two_block(bytes, from + i * bytes, lanes, zeros, ones, ret_mask + i / 8))
             return false;
-        store_mask(ret_mask + i / 8, is_one & first64(count), count);
-    }
-    return true;
+    return i == n || pack_two_block(bytes, from + i * bytes, n - i, zeros, ones, ret_mask + i / 8);
+}
+
+MESA_ALWAYS_INLINE void unpack_two_block(size_t bytes, const uint8_t *mask, size_t n, __m512i zeros,
+                                         __m512i ones, bool stream, char *to) {
+    uint64_t bits = load_mask(mask, n);
+    __m512i values = bytes == 2   ? _mm512_mask_mov_epi16(zeros, (__mmask32)bits, ones)
+                     : bytes == 4 ? _mm512_mask_mov_epi32(zeros, (__mmask16)bits, ones)
+                                  : _mm512_mask_mov_epi64(zeros, (__mmask8)bits, ones);
+    store_lanes(bytes, to, n, values, stream);
 }
 
 MESA_ALWAYS_INLINE void unpack_two(size_t bytes, const uint8_t *mask, size_t n, const void *zero,
                                    const void *one, bool stream, void *ret_dst) {
     const size_t lanes = 64 / bytes;
-    __m512i zeros = broadcast(bytes, zero), ones = broadcast(bytes, one);
+    const __m512i zeros = broadcast(bytes, zero), ones = broadcast(bytes, one);
     bool aligned = stream && (uintptr_t)ret_dst % 64 == 0;
-    for (size_t i = 0; i < n; i += lanes) {
-        size_t count = n - i < lanes ? n - i : lanes;
-        uint64_t bits = load_mask(mask + i / 8, count);
-        __m512i values = bytes == 2   ? _mm512_mask_mov_epi16(zeros, (__mmask32)bits, ones)
-                         : bytes == 4 ? _mm512_mask_mov_epi32(zeros, (__mmask16)bits, ones)
-                                      : _mm512_mask_mov_epi64(zeros, (__mmask8)bits, ones);
-        store_lanes(bytes, (char *)ret_dst + i * bytes, count, values, aligned);
-    }
+    char *to = ret_dst;
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes)
+        unpack_two_block(bytes, mask + i / 8, lanes, zeros, ones, aligned, to + i * bytes);
+    if (i < n)
+        unpack_two_block(bytes, mask + i / 8, n - i, zeros, ones, false, to + i * bytes);
     if (stream)
         _mm_sfence();
 }
@@ -241,39 +260,55 @@ MESA_ALWAYS_INLINE __m512i expand_lanes(size_t bytes, uint64_t lanes, __m512i x)
                         : _mm512_maskz_expand_epi64((__mmask8)lanes, x);
 }
 
+/* The first n of a vector's elements; false if they do not fit. */
+MESA_ALWAYS_INLINE bool compress_block(size_t bytes, const char *from, size_t n, size_t most,
+                                       uint8_t *mask, char *elements, size_t *count) {
+    __m512i x = load_lanes(bytes, from, n);
+    uint64_t present = nonzero_lanes(bytes, x);
+    size_t more = (size_t)__builtin_popcountll(present);
+    if (more > most - *count)
+        return false;
+    store_mask(mask, present, n);
+    _mm512_storeu_si512(elements + *count * bytes, compress_lanes(bytes, present, x));
+    *count += more;
+    return true;
+}
+
 MESA_ALWAYS_INLINE size_t compress(size_t bytes, const void *src, size_t n, size_t most,
                                    uint8_t *ret_mask, void *ret_elements) {
     const size_t lanes = 64 / bytes;
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += lanes) {
-        size_t here = n - i < lanes ? n - i : lanes;
-        __m512i x = load_lanes(bytes, (const char *)src + i * bytes, here);
-        uint64_t present = nonzero_lanes(bytes, x);
-        size_t more = (size_t)__builtin_popcountll(present);
-        if (more > most - count)
+    const char *from = src;
+    size_t count = 0, i = 0;
+    for (; i + lanes <= n; i += lanes)
+        if (!compress_block(bytes, from + i * bytes, lanes, most, ret_mask + i / 8, ret_elements,
+                            &count))
             return SIZE_MAX;
-        store_mask(ret_mask + i / 8, present, here);
-        _mm512_storeu_si512((char *)ret_elements + count * bytes,
-                            compress_lanes(bytes, present, x));
-        count += more;
-    }
+    if (i < n && !compress_block(bytes, from + i * bytes, n - i, most, ret_mask + i / 8,
+                                 ret_elements, &count))
+        return SIZE_MAX;
+    return count;
+}
+
+/* Returns how many elements it took. */
+MESA_ALWAYS_INLINE size_t expand_block(size_t bytes, const uint8_t *mask, size_t n,
+                                       const char *elements, char *to) {
+    uint64_t present = load_mask(mask, n);
+    size_t count = (size_t)__builtin_popcountll(present);
+    __m512i x = _mm512_maskz_loadu_epi8(first64(count * bytes), elements);
+    store_lanes(bytes, to, n, expand_lanes(bytes, present, x), false);
     return count;
 }
 
 MESA_ALWAYS_INLINE size_t expand(size_t bytes, const uint8_t *mask, size_t n, const void *elements,
                                  void *ret_dst) {
     const size_t lanes = 64 / bytes;
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += lanes) {
-        size_t here = n - i < lanes ? n - i : lanes;
-        uint64_t present = load_mask(mask + i / 8, here);
-        size_t more = (size_t)__builtin_popcountll(present);
-        __m512i x =
-            _mm512_maskz_loadu_epi8(first64(more * bytes), (const char *)elements + count * bytes);
-        store_lanes(bytes, (char *)ret_dst + i * bytes, here, expand_lanes(bytes, present, x),
-                    false);
-        count += more;
-    }
+    const char *from = elements;
+    char *to = ret_dst;
+    size_t count = 0, i = 0;
+    for (; i + lanes <= n; i += lanes)
+        count += expand_block(bytes, mask + i / 8, lanes, from + count * bytes, to + i * bytes);
+    if (i < n)
+        count += expand_block(bytes, mask + i / 8, n - i, from + count * bytes, to + i * bytes);
     return count;
 }
 
