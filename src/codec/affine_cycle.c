@@ -37,7 +37,8 @@ struct cycle {
 static bool lay_out(const struct mesa_plan *plan, struct cycle *ret_cycle) {
     if (!mesa_dtype_is_real(plan->dtype) || plan->bits < 1 || plan->bits > 8 ||
         plan->elements == 0 || plan->run == 0 || plan->cycle == 0 ||
-        plan->elements % plan->run != 0 || plan->period % plan->cycle != 0)
+        plan->elements % plan->run != 0 || plan->cycle > plan->elements / plan->run ||
+        plan->period % plan->cycle != 0)
         return false;
     struct cycle cycle = {
         .run = plan->run,
