@@ -7,6 +7,8 @@ import pytest
 
 import harness
 
+SHOWN = 40  # differences
+
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true",
@@ -66,7 +68,8 @@ def compare(batches):
         assert other["error"] is None, f"raises under {policy}:\n{other['error']}"
         tolerance = 0 if policy in harness.EXACT_POLICIES else program.tolerance
         lines = harness.differences(plain, other, tolerance)
-        assert not lines, f"{program.name} under {policy}:\n  " + "\n  ".join(lines)
+        more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        assert not lines, "\n  ".join([f"{program.name} under {policy}:", *lines[:SHOWN], *more])
         if harness.library() and policy != "off":
             assert other["active"] == 1, "libmesa was not active"
             assert "mesa" not in batches.stderr[policy, program.name], "libmesa printed something"

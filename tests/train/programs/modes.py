@@ -226,7 +226,7 @@ def compiled_step(record, backend):
 
 add("modes.compile_eager", lambda r: compiled_step(r, "eager"), 0.008)
 add("modes.compile_aot_eager", lambda r: compiled_step(r, "aot_eager"), 0.008)
-add("modes.compile_inductor", lambda r: compiled_step(r, "inductor"), 0.008, alone=True)
+add("modes.compile_inductor", lambda r: compiled_step(r, "inductor"), 0.008, slow=True, alone=True)
 add("modes.compile_gpt2_aot_eager", lambda r: one_step_of_compiled(r, "aot_eager"), slow=True)
 add("modes.compile_gpt2_inductor", lambda r: one_step_of_compiled(r, "inductor"), slow=True,
     alone=True)

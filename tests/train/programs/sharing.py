@@ -187,7 +187,7 @@ class Metadata(torch.autograd.Function):
         return (tuple(t.shape), t.stride(), str(t.dtype), str(t.device), t.is_contiguous(),
                 str(t.layout), t.requires_grad, t.is_leaf, type(t).__name__, t.is_conj(),
                 t.is_neg(), t.is_contiguous(memory_format=torch.channels_last) if t.dim() == 4
-                else None, t.names if t.has_names() else None)
+                else None)
 
     @staticmethod
     def forward(ctx, *xs):

@@ -222,8 +222,8 @@ def activations_in_place(record):
 def activations_in_place_on_views(record):
     p = torch.randn(128, 256, requires_grad=True)
     h = p + 0.0
-    F.relu_(h[:, ::2])
-    h[3:50].tanh_()
-    h[60:, 5:].sigmoid_()
+    F.silu(h[:, ::2], inplace=True)  # saves a clone of its input
+    h[3:50].mul_(torch.linspace(0.5, 1.5, 256))
+    F.relu_(h[60:])
     h.backward(torch.randn(128, 256))
     record.gradient("gradient", p.grad)
