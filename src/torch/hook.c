@@ -87,7 +87,8 @@ static struct mesa_tensor *empty_of_shape(struct mesa_hook *hook) {
 static struct mesa_tensor *tensor_of(struct mesa_hook *hook, bool for_program) {
     if (mesa_counter_version(hook->counter) != hook->version)
         mesa_raise_modified(hook);
-    struct mesa_tensor *tensor = alias_of_original(hook);
+    /* To verify is to decode: the original that is kept to compare with must not be handed out. */
+    struct mesa_tensor *tensor = hook->original == NULL ? alias_of_original(hook) : NULL;
     if (tensor != NULL)
         return tensor;
     if (!hook->gives_values && for_program)
