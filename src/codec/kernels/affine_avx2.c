@@ -508,13 +508,19 @@ static void unpack_bits(const uint8_t *packed, size_t n, unsigned bits, uint8_t 
 /* ---- the entries ----------------------------------------------------------------------------- */
 
 DEFINE_AFFINE_ENTRIES(f32, MESA_F32, true)
+DEFINE_AFFINE_COLUMN_ENTRIES(f32, MESA_F32)
 DEFINE_AFFINE_ENTRIES(bf16, MESA_BF16, true)
+DEFINE_AFFINE_COLUMN_ENTRIES(bf16, MESA_BF16)
 DEFINE_AFFINE_ENTRIES(f16, MESA_F16, false)
+DEFINE_AFFINE_COLUMN_ENTRIES(f16, MESA_F16)
 
 void mesa_kernels_fill_affine_avx2(struct mesa_kernels *table) {
     SET_AFFINE_ENTRIES(table, f32, MESA_F32);
+    SET_AFFINE_COLUMN_ENTRIES(table, f32, MESA_F32);
     SET_AFFINE_ENTRIES(table, bf16, MESA_BF16);
+    SET_AFFINE_COLUMN_ENTRIES(table, bf16, MESA_BF16);
     SET_AFFINE_ENTRIES(table, f16, MESA_F16);
+    SET_AFFINE_COLUMN_ENTRIES(table, f16, MESA_F16);
     table->pack_bits = pack_bits;
     table->unpack_bits = unpack_bits;
 }

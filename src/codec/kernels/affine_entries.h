@@ -1,4 +1,4 @@
-/* The eight entries of the table that affine_ISA.c fills for one dtype, made from its always-inline
+/* The entries of the table that affine_ISA.c fills for one dtype, made from its always-inline
  * bodies `encode`, `decode`, `range`, ...: the dtype becomes a constant in each, and for a `hot` one
  * so do 8 and 4 bits, the widths that are used most.
  *
@@ -36,7 +36,10 @@
     }                                                                                              \
     static void dequantize_##name(const uint8_t *codes, size_t n, uint32_t word, void *ret_dst) {  \
         dequantize(dtype, codes, n, word, ret_dst);                                                \
-    }                                                                                              \
+    }
+
+/* The three for groups that are columns. */
+#define DEFINE_AFFINE_COLUMN_ENTRIES(name, dtype)                                                  \
     static bool range_columns_##name(const void *src, size_t rows, size_t n, float *lo,            \
                                      float *hi) {                                                  \
         return range_columns(dtype, src, rows, n, lo, hi);                                         \
@@ -56,7 +59,9 @@
     (table)->affine_decode[dtype] = decode_##name;                                                 \
     (table)->affine_range[dtype] = range_##name;                                                   \
     (table)->affine_quantize[dtype] = quantize_##name;                                             \
-    (table)->affine_dequantize[dtype] = dequantize_##name;                                         \
+    (table)->affine_dequantize[dtype] = dequantize_##name
+
+#define SET_AFFINE_COLUMN_ENTRIES(table, name, dtype)                                              \
     (table)->affine_range_columns[dtype] = range_columns_##name;                                   \
     (table)->affine_quantize_columns[dtype] = quantize_columns_##name;                             \
     (table)->affine_dequantize_columns[dtype] = dequantize_columns_##name

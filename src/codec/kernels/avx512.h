@@ -19,11 +19,11 @@ MESA_ALWAYS_INLINE __mmask32 first32(size_t n) {
 }
 
 MESA_ALWAYS_INLINE __mmask16 first16(size_t n) {
-    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1);
 }
 
 MESA_ALWAYS_INLINE __mmask8 first8(size_t n) {
-    return n >= 8 ? (__mmask8)0xff : (__mmask8)((1u << n) - 1);
+    return (__mmask8)(n >= 8 ? 0xffu : (1u << n) - 1);
 }
 
 /* float64 to float32 as f64_narrow() does: +-0 from something else becomes the least number. */

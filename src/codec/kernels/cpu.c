@@ -81,6 +81,12 @@ void mesa_kernels_fill(struct mesa_kernels *ret_table, enum mesa_isa isa) {
         mesa_kernels_fill_mask_avx512(ret_table);
         mesa_kernels_fill_number_avx512(ret_table);
     }
+#elif defined(__aarch64__)
+    if (isa == MESA_ISA_NEON) {
+        mesa_kernels_fill_affine_neon(ret_table);
+        mesa_kernels_fill_mask_neon(ret_table);
+        mesa_kernels_fill_number_neon(ret_table);
+    }
 #endif
 }
 
