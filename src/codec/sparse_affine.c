@@ -37,7 +37,7 @@ static size_t record_bytes(const struct mesa_plan *plan, size_t n) {
 /* Bytes of the elements of one raw group. At least as many as any group of any chunk has: groups
  * are at most twice as long as wanted, but for a unit at each end. */
 static size_t raw_group_bytes(const struct mesa_plan *plan) {
-    size_t most = 2 * plan->group + 2 * MESA_GROUP_UNIT;
+    size_t most = 2 * (plan->group + MESA_GROUP_UNIT);
     return mesa_smaller(most, CHUNK) * mesa_dtype_bytes(plan->dtype);
 }
 

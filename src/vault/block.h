@@ -17,8 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MESA_BLOCK_UNIT         MESA_ARENA_ALIGNMENT
-#define MESA_BLOCK_HEADER_BYTES 16
+#define MESA_BLOCK_UNIT         ((size_t)MESA_ARENA_ALIGNMENT)
+#define MESA_BLOCK_HEADER_BYTES ((size_t)16)
 #define MESA_BLOCK_MOST_UNITS   ((uint32_t)1 << 17) /* a block has fewer */
 
 enum mesa_block_state {
