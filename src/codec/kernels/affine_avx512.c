@@ -40,14 +40,58 @@ MESA_ALWAYS_INLINE struct extent extent_join(struct extent a, struct extent b) {
                            _mm512_or_ps(a.doubt, b.doubt)};
 }
 
+/* The 32 elements of bfloat16 of a vector: even ones, odd ones. */
+MESA_ALWAYS_INLINE __m512 even_bf16(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+
+MESA_ALWAYS_INLINE __m512 odd_bf16(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+/* bfloat16 to integers of the same order, NaN outside infinity, and back: negative ones have their
+ * lower bits flipped. */
+MESA_ALWAYS_INLINE __m512i bf16_order(__m512i x) {
+    __m512i flip = _mm512_and_si512(_mm512_srai_epi16(x, 15), _mm512_set1_epi16(0x7fff));
+    return _mm512_xor_si512(x, flip);
+}
+
+/* The first n elements of bfloat16, n a multiple of 64: compared as integers, which takes a vector of
+ * 32. */
+MESA_ALWAYS_INLINE void extent_add_bf16(struct extent *extent, const void *src, size_t n) {
+    __m512i lo[2] = {_mm512_set1_epi16(INT16_MAX), _mm512_set1_epi16(INT16_MAX)};
+    __m512i hi[2] = {_mm512_set1_epi16(INT16_MIN), _mm512_set1_epi16(INT16_MIN)};
+    for (size_t i = 0; i < n; i += 64) {
+        for (size_t k = 0; k < 2; k++) {
+            __m512i x = bf16_order(_mm512_loadu_si512(element_at(MESA_BF16, src, i + 32 * k)));
+            lo[k] = _mm512_min_epi16(lo[k], x);
+            hi[k] = _mm512_max_epi16(hi[k], x);
+        }
+    }
+    if (n == 0)
+        return;
+    __m512i least = bf16_order(_mm512_min_epi16(lo[0], lo[1]));
+    __m512i most = bf16_order(_mm512_max_epi16(hi[0], hi[1]));
+    extent_add(extent, even_bf16(least), 0xffff);
+    extent_add(extent, odd_bf16(least), 0xffff);
+    extent_add(extent, even_bf16(most), 0xffff);
+    extent_add(extent, odd_bf16(most), 0xffff);
+}
+
 /* Four independent accumulators, for the latency of the operations. */
 MESA_ALWAYS_INLINE struct extent extent_of(enum mesa_dtype dtype, const void *src, size_t n) {
     struct extent parts[4] = {extent_start(), extent_start(), extent_start(), extent_start()};
     size_t i = 0;
-    for (; i + 64 <= n; i += 64)
+    if (dtype == MESA_BF16) {
+        i = n / 64 * 64;
+        extent_add_bf16(&parts[0], src, i);
+    }
+    for (; i + 64 <= n; i += 64) {
         UNROLL_4
-    for (size_t j = 0; j < 4; j++)
-        extent_add(&parts[j], load16(dtype, element_at(dtype, src, i + j * 16), 0xffff), 0xffff);
+        for (size_t j = 0; j < 4; j++)
+            extent_add(&parts[j], load16(dtype, element_at(dtype, src, i + j * 16), 0xffff),
+                       0xffff);
+    }
     for (; i < n; i += 16) {
         __mmask16 lanes = first16(n - i);
         extent_add(&parts[0], load16(dtype, element_at(dtype, src, i), lanes), lanes);
@@ -206,44 +250,63 @@ MESA_ALWAYS_INLINE __m512i code16(struct coder coder, __m512 x, uint64_t element
     return _mm512_sub_epi32(_mm512_cvtps_epi32(index), coder.zero_point);
 }
 
-/* To a byte each. Saturation clips below 0 and above 255 on the way. */
-MESA_ALWAYS_INLINE __m512i narrow64(__m512i a, __m512i b, __m512i c, __m512i d, unsigned bits) {
-    const __m512i in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-    __m512i bytes = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
-    if (bits < 8)
-        bytes = _mm512_min_epu8(bytes, _mm512_set1_epi8((char)((1u << bits) - 1)));
-    return _mm512_permutexvar_epi32(in_order, bytes);
+/* To a byte each, in groups of four: codes 4k..4k+3 of all four vectors in the 128-bit lane k.
+ * Saturation clips below 0 and above 255 on the way. */
+MESA_ALWAYS_INLINE __m512i narrow64(const __m512i codes[4], unsigned bits) {
+    __m512i bytes = _mm512_packus_epi16(_mm512_packs_epi32(codes[0], codes[1]),
+                                        _mm512_packs_epi32(codes[2], codes[3]));
+    return bits == 8 ? bytes : _mm512_min_epu8(bytes, _mm512_set1_epi8((char)((1u << bits) - 1)));
 }
 
-/* While a group is coded, the batch after this one is asked for: its distance ahead. */
-#define AHEAD BATCH_BYTES
+MESA_ALWAYS_INLINE __m512i in_order(__m512i bytes) {
+    return _mm512_permutexvar_epi32(
+        _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0), bytes);
+}
+
+/* The same for even and odd elements of 32, twice: they alternate first within the lanes. */
+MESA_ALWAYS_INLINE __m512i in_order_of_pairs(__m512i bytes) {
+    const __m128i alternate = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    bytes = _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(alternate));
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), bytes);
+}
+
+MESA_ALWAYS_INLINE __m512i code64(enum mesa_dtype dtype, struct coder coder, const char *src,
+                                  uint64_t element) {
+    __m512i codes[4];
+    if (dtype == MESA_BF16 && !coder.stochastic) { /* else order matters to the uniforms */
+        for (size_t k = 0; k < 2; k++) {
+            __m512i pairs = _mm512_loadu_si512(src + k * 64);
+            codes[2 * k] = code16(coder, even_bf16(pairs), element);
+            codes[2 * k + 1] = code16(coder, odd_bf16(pairs), element);
+        }
+        return in_order_of_pairs(narrow64(codes, coder.bits));
+    }
+    UNROLL_4
+    for (size_t j = 0; j < 4; j++)
+        codes[j] =
+            code16(coder, load16(dtype, element_at(dtype, src, j * 16), 0xffff), element + j * 16);
+    return in_order(narrow64(codes, coder.bits));
+}
 
 MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, const char *src,
                                      size_t n, uint64_t element, uint8_t *ret_codes) {
     size_t i = 0;
     for (; i + 64 <= n; i += 64) {
         const char *at = element_at(dtype, src, i);
-        for (size_t line = 0; line < element_bytes(dtype); line++)
-            _mm_prefetch(at + AHEAD + line * 64, _MM_HINT_T0);
-        __m512i codes[4];
-        UNROLL_4
-        for (size_t j = 0; j < 4; j++)
-            codes[j] = code16(coder, load16(dtype, element_at(dtype, at, j * 16), 0xffff),
-                              element + i + j * 16);
-        __m512i bytes = narrow64(codes[0], codes[1], codes[2], codes[3], coder.bits);
-        store_packed(ret_codes + i * coder.bits / 8, pack64(bytes, coder.bits), 64, coder.bits,
-                     coder.stream);
+        for (size_t line = 0; line < element_bytes(dtype); line++) /* of the batch after this one */
+            _mm_prefetch(at + BATCH_BYTES + line * 64, _MM_HINT_T0);
+        __m512i packed = pack64(code64(dtype, coder, at, element + i), coder.bits);
+        store_packed(ret_codes + i * coder.bits / 8, packed, 64, coder.bits, coder.stream);
     }
     if (i == n)
         return;
     __m512i codes[4];
-    UNROLL_4
     for (size_t j = 0; j < 4; j++) {
         __mmask16 lanes = first16(n - i > j * 16 ? n - i - j * 16 : 0);
         codes[j] = code16(coder, load16(dtype, element_at(dtype, src, i + j * 16), lanes),
                           element + i + j * 16);
     }
-    __m512i bytes = narrow64(codes[0], codes[1], codes[2], codes[3], coder.bits);
+    __m512i bytes = in_order(narrow64(codes, coder.bits));
     bytes = _mm512_maskz_mov_epi8(first64(n - i), bytes);
     store_packed(ret_codes + i * coder.bits / 8, pack64(bytes, coder.bits), n - i, coder.bits,
                  false);
@@ -342,6 +405,21 @@ MESA_ALWAYS_INLINE __m128i quarter(__m512i v, size_t j) {
                     : _mm512_extracti32x4_epi32(v, 3);
 }
 
+/* 32 codes in 16 bits each to bfloat16: even and odd ones are rounded apart, as bf16_round() does, and
+ * meet again in the halves of 32 bits. */
+MESA_ALWAYS_INLINE __m512i bf16_values32(__m512i codes, __m512i zero_point, __m512 scale) {
+    __m512i even = _mm512_and_si512(codes, _mm512_set1_epi32(0xffff));
+    __m512i odd = _mm512_srli_epi32(codes, 16);
+    __m512i rounded[2] = {even, odd};
+    for (int k = 0; k < 2; k++) {
+        __m512 index = _mm512_cvtepi32_ps(_mm512_add_epi32(rounded[k], zero_point));
+        __m512i bits = _mm512_castps_si512(_mm512_mul_ps(index, scale));
+        __m512i lowest = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+        rounded[k] = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), lowest);
+    }
+    return _mm512_mask_mov_epi16(_mm512_srli_epi32(rounded[0], 16), 0xaaaaaaaa, rounded[1]);
+}
+
 MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const uint8_t *codes,
                                      size_t n, unsigned bits, bool stream, char *dst) {
     __m512i zero_point = _mm512_set1_epi32(word_zero_point(word));
@@ -350,6 +428,13 @@ MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const
     for (; i + 64 <= n; i += 64) {
         const uint8_t *at = codes + i * bits / 8;
         __m512i bytes = unpack64(load_packed(at, 64, bits), bits);
+        if (dtype == MESA_BF16) {
+            __m512i low = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(bytes));
+            __m512i high = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(bytes, 1));
+            store_line(dst + i * 2, bf16_values32(low, zero_point, scale), stream);
+            store_line(dst + i * 2 + 64, bf16_values32(high, zero_point, scale), stream);
+            continue;
+        }
         UNROLL_4
         for (size_t j = 0; j < 4; j++) {
             __m128i four =

@@ -61,6 +61,14 @@ MESA_ALWAYS_INLINE __m256i bf16_round16(__m512 values) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 
+/* `stream`: dst is aligned. */
+MESA_ALWAYS_INLINE void store_line(void *dst, __m512i values, bool stream) {
+    if (stream)
+        _mm512_stream_si512(dst, values);
+    else
+        _mm512_storeu_si512(dst, values);
+}
+
 /* element_store() for `lanes` of sixteen elements. `stream`: all lanes, and dst is aligned to the
  * bytes written. */
 MESA_ALWAYS_INLINE void store16(enum mesa_dtype dtype, void *dst, __mmask16 lanes, __m512 values,
@@ -145,10 +153,8 @@ MESA_ALWAYS_INLINE void store_packed(uint8_t *to, __m512i packed, size_t n, unsi
                                      bool stream) {
     __m256i half = _mm512_castsi512_si256(packed);
     stream = stream && (uintptr_t)to % (8 * bits) == 0;
-    if (n == 64 && bits == 8 && stream)
-        _mm512_stream_si512((__m512i *)to, packed);
-    else if (n == 64 && bits == 8)
-        _mm512_storeu_si512(to, packed);
+    if (n == 64 && bits == 8)
+        store_line(to, packed, stream);
     else if (n == 64 && bits == 4 && stream)
         _mm256_stream_si256((__m256i *)to, half);
     else if (n == 64 && bits == 4)
