@@ -38,9 +38,51 @@ MESA_ALWAYS_INLINE struct extent extent_join(struct extent a, struct extent b) {
                            _mm256_or_ps(a.doubt, b.doubt)};
 }
 
+/* The 16 elements of bfloat16 of a vector: even ones, odd ones. */
+MESA_ALWAYS_INLINE __m256 even_bf16(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+}
+
+MESA_ALWAYS_INLINE __m256 odd_bf16(__m256i pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+/* bfloat16 to integers of the same order, NaN outside infinity, and back: negative ones have their
+ * lower bits flipped. */
+MESA_ALWAYS_INLINE __m256i bf16_order(__m256i x) {
+    __m256i flip = _mm256_and_si256(_mm256_srai_epi16(x, 15), _mm256_set1_epi16(0x7fff));
+    return _mm256_xor_si256(x, flip);
+}
+
+/* The first n elements of bfloat16, n a multiple of 32: compared as integers, which takes a vector of
+ * 16. */
+MESA_ALWAYS_INLINE void extent_add_bf16(struct extent *extent, const void *src, size_t n) {
+    __m256i lo[2] = {_mm256_set1_epi16(INT16_MAX), _mm256_set1_epi16(INT16_MAX)};
+    __m256i hi[2] = {_mm256_set1_epi16(INT16_MIN), _mm256_set1_epi16(INT16_MIN)};
+    for (size_t i = 0; i < n; i += 32) {
+        for (size_t k = 0; k < 2; k++) {
+            __m256i x = bf16_order(_mm256_loadu_si256(element_at(MESA_BF16, src, i + 16 * k)));
+            lo[k] = _mm256_min_epi16(lo[k], x);
+            hi[k] = _mm256_max_epi16(hi[k], x);
+        }
+    }
+    if (n == 0)
+        return;
+    __m256i least = bf16_order(_mm256_min_epi16(lo[0], lo[1]));
+    __m256i most = bf16_order(_mm256_max_epi16(hi[0], hi[1]));
+    extent_add(extent, even_bf16(least));
+    extent_add(extent, odd_bf16(least));
+    extent_add(extent, even_bf16(most));
+    extent_add(extent, odd_bf16(most));
+}
+
 MESA_ALWAYS_INLINE struct extent extent_of(enum mesa_dtype dtype, const void *src, size_t n) {
     struct extent parts[4] = {extent_start(), extent_start(), extent_start(), extent_start()};
     size_t i = 0;
+    if (dtype == MESA_BF16) {
+        i = n / 32 * 32;
+        extent_add_bf16(&parts[0], src, i);
+    }
     for (; i + 32 <= n; i += 32) {
         UNROLL_4
         for (size_t j = 0; j < 4; j++)
@@ -190,7 +232,7 @@ struct coder {
     __m256 inverse; /* 1 / scale */
     __m256i zero_point;
     unsigned bits;
-    bool strict_sign, stochastic;
+    bool strict_sign, stochastic, stream;
     uint64_t seed;
 };
 
@@ -211,13 +253,40 @@ MESA_ALWAYS_INLINE __m256i code8(struct coder coder, __m256 x, uint64_t element)
     return _mm256_sub_epi32(_mm256_cvtps_epi32(index), coder.zero_point);
 }
 
-/* To a byte each. Saturation clips below 0 and above 255 on the way. */
+/* To a byte each, in groups of four: codes 4k..4k+3 of all four vectors in the 128-bit lane k.
+ * Saturation clips below 0 and above 255 on the way. */
 MESA_ALWAYS_INLINE __m256i narrow32(const __m256i codes[4], unsigned bits) {
     __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(codes[0], codes[1]),
                                         _mm256_packs_epi32(codes[2], codes[3]));
-    if (bits < 8)
-        bytes = _mm256_min_epu8(bytes, _mm256_set1_epi8((char)((1u << bits) - 1)));
+    return bits == 8 ? bytes : _mm256_min_epu8(bytes, _mm256_set1_epi8((char)((1u << bits) - 1)));
+}
+
+MESA_ALWAYS_INLINE __m256i in_order(__m256i bytes) {
     return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* The same for even and odd elements of 16, twice: they alternate first within the lanes. */
+MESA_ALWAYS_INLINE __m256i in_order_of_pairs(__m256i bytes) {
+    const __m128i alternate = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    bytes = _mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(alternate));
+    return _mm256_permute4x64_epi64(bytes, 0xd8);
+}
+
+MESA_ALWAYS_INLINE __m256i code32(enum mesa_dtype dtype, struct coder coder, const char *src,
+                                  uint64_t element) {
+    __m256i codes[4];
+    if (dtype == MESA_BF16 && !coder.stochastic) { /* else order matters to the uniforms */
+        for (size_t k = 0; k < 2; k++) {
+            __m256i pairs = _mm256_loadu_si256((const __m256i *)(src + k * 32));
+            codes[2 * k] = code8(coder, even_bf16(pairs), element);
+            codes[2 * k + 1] = code8(coder, odd_bf16(pairs), element);
+        }
+        return in_order_of_pairs(narrow32(codes, coder.bits));
+    }
+    UNROLL_4
+    for (size_t j = 0; j < 4; j++)
+        codes[j] = code8(coder, load8(dtype, element_at(dtype, src, j * 8)), element + j * 8);
+    return in_order(narrow32(codes, coder.bits));
 }
 
 /* The first n of 32 bytes, 0 in the others. */
@@ -231,19 +300,13 @@ MESA_ALWAYS_INLINE __m256i keep_first(__m256i bytes, size_t n) {
 MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, const char *src,
                                      size_t n, uint64_t element, uint8_t *ret_codes) {
     size_t i = 0;
-    __m256i codes[4];
-    for (; i + 32 <= n; i += 32) {
-        const char *at = element_at(dtype, src, i);
-        for (size_t line = 0; line < element_bytes(dtype) / 2; line++)
-            _mm_prefetch(at + BATCH_BYTES + line * 64, _MM_HINT_T0);
-        UNROLL_4
-        for (size_t j = 0; j < 4; j++)
-            codes[j] =
-                code8(coder, load8(dtype, element_at(dtype, at, j * 8)), element + i + j * 8);
-        store_packed(ret_codes + i * coder.bits / 8, narrow32(codes, coder.bits), 32, coder.bits);
-    }
+    for (; i + 32 <= n; i += 32)
+        store_packed(ret_codes + i * coder.bits / 8,
+                     code32(dtype, coder, element_at(dtype, src, i), element + i), 32, coder.bits,
+                     coder.stream);
     if (i == n)
         return;
+    __m256i codes[4];
     for (size_t j = 0; j < 4; j++) {
         size_t first = i + j * 8;
         __m256 x = first + 8 <= n ? load8(dtype, element_at(dtype, src, first))
@@ -251,8 +314,8 @@ MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, 
                                   : _mm256_setzero_ps();
         codes[j] = code8(coder, x, element + first);
     }
-    store_packed(ret_codes + i * coder.bits / 8, keep_first(narrow32(codes, coder.bits), n - i),
-                 n - i, coder.bits);
+    __m256i bytes = keep_first(in_order(narrow32(codes, coder.bits)), n - i);
+    store_packed(ret_codes + i * coder.bits / 8, bytes, n - i, coder.bits, false);
 }
 
 MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool strict_sign,
@@ -263,6 +326,7 @@ MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool stri
         .bits = bits,
         .strict_sign = strict_sign,
         .stochastic = rounding == MESA_ROUND_STOCHASTIC,
+        .stream = rows->stream,
         .seed = rows->seed,
     };
     size_t raw_groups = 0, count;
@@ -310,6 +374,8 @@ MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool stri
             *ret_words++ = word;
         }
     }
+    if (rows->stream)
+        _mm_sfence();
     return raw_groups;
 }
 
@@ -357,28 +423,49 @@ MESA_ALWAYS_INLINE __m256 values8(__m128i codes, __m256i zero_point, __m256 scal
     return _mm256_mul_ps(_mm256_cvtepi32_ps(index), scale);
 }
 
+/* 16 codes in 16 bits each to bfloat16: even and odd ones are rounded apart, as bf16_round() does, and
+ * meet again in the halves of 32 bits. */
+MESA_ALWAYS_INLINE __m256i bf16_values16(__m256i codes, __m256i zero_point, __m256 scale) {
+    __m256i rounded[2] = {_mm256_and_si256(codes, _mm256_set1_epi32(0xffff)),
+                          _mm256_srli_epi32(codes, 16)};
+    for (int k = 0; k < 2; k++) {
+        __m256 index = _mm256_cvtepi32_ps(_mm256_add_epi32(rounded[k], zero_point));
+        __m256i bits = _mm256_castps_si256(_mm256_mul_ps(index, scale));
+        __m256i lowest = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        rounded[k] = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), lowest);
+    }
+    return _mm256_blend_epi16(_mm256_srli_epi32(rounded[0], 16), rounded[1], 0xaa);
+}
+
+/* `readable`: bytes at `codes` that may be touched. */
 MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const uint8_t *codes,
-                                     size_t n, unsigned bits, bool stream, char *dst) {
+                                     size_t n, unsigned bits, struct cutter cutter, size_t readable,
+                                     bool stream, char *dst) {
     __m256i zero_point = _mm256_set1_epi32(word_zero_point(word));
     __m256 scale = _mm256_set1_ps(word_scale(word));
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
-        const uint8_t *at = codes + i * bits / 8;
-        uint8_t unpacked[32];
-        if (bits != 8) {
-            _mm256_storeu_si256((__m256i *)unpacked, load_packed(at, 32, bits));
-            at = unpacked;
+        size_t offset = i * bits / 8;
+        __m256i bytes = load_packed(codes + offset, 32, bits, cutter, readable - offset);
+        __m128i halves[2] = {_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)};
+        for (size_t k = 0; k < 2; k++) {
+            char *to = dst + (i + k * 16) * element_bytes(dtype);
+            if (dtype == MESA_BF16) {
+                store_vector(to, bf16_values16(_mm256_cvtepu8_epi16(halves[k]), zero_point, scale),
+                             stream);
+                continue;
+            }
+            store8(dtype, to, values8(halves[k], zero_point, scale), stream);
+            store8(dtype, to + 8 * element_bytes(dtype),
+                   values8(_mm_srli_si128(halves[k], 8), zero_point, scale), stream);
         }
-        UNROLL_4
-        for (size_t j = 0; j < 4; j++)
-            store8(dtype, dst + (i + j * 8) * element_bytes(dtype),
-                   values8(_mm_loadl_epi64((const __m128i *)(at + j * 8)), zero_point, scale),
-                   stream);
     }
     if (i == n)
         return;
     uint8_t unpacked[32];
-    _mm256_storeu_si256((__m256i *)unpacked, load_packed(codes + i * bits / 8, n - i, bits));
+    size_t offset = i * bits / 8;
+    _mm256_storeu_si256((__m256i *)unpacked,
+                        load_packed(codes + offset, n - i, bits, cutter, readable - offset));
     for (size_t j = 0; i + j < n; j++)
         element_store(dtype, dst, i + j, affine_value(unpacked[j], word));
 }
@@ -387,18 +474,22 @@ MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, unsigned bits,
                                const struct mesa_affine_rows *rows, const uint32_t *words,
                                const uint8_t *codes, const uint8_t *raw, size_t raw_group_bytes,
                                bool stream, void *ret_dst) {
+    const struct cutter cutter = cutter_of(bits);
+    const size_t code_bytes = rows->rows * mesa_code_row_bytes(rows->row, bits);
     struct group_cursor cursor = group_cursor_begin(rows);
     struct group group;
     while (group_cursor_next(&cursor, &group)) {
         uint32_t word = *words++;
-        const uint8_t *from = codes + group_code_offset(rows, group);
+        size_t offset = group_code_offset(rows, group);
+        const uint8_t *from = codes + offset;
+        size_t readable = code_bytes - offset;
         char *to = (char *)ret_dst + (group.row * rows->row + group.begin) * element_bytes(dtype);
         if (word_is_mark(word))
             group_restore_mark(word, from, group.n, element_bytes(dtype), raw, raw_group_bytes, to);
-        else if (stream && (uintptr_t)to % 64 == 0)
-            decode_group(dtype, word, from, group.n, bits, true, to);
+        else if (stream && (uintptr_t)to % 32 == 0)
+            decode_group(dtype, word, from, group.n, bits, cutter, readable, true, to);
         else
-            decode_group(dtype, word, from, group.n, bits, false, to);
+            decode_group(dtype, word, from, group.n, bits, cutter, readable, false, to);
     }
     if (stream)
         _mm_sfence();
@@ -406,7 +497,7 @@ MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, unsigned bits,
 
 MESA_ALWAYS_INLINE void dequantize(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
                                    uint32_t word, void *ret_dst) {
-    decode_group(dtype, word, codes, n, 8, false, ret_dst);
+    decode_group(dtype, word, codes, n, 8, cutter_of(8), n, false, ret_dst);
 }
 
 /* ---- one group for each column --------------------------------------------------------------- */
@@ -485,23 +576,30 @@ static void pack_bits(const uint8_t *codes, size_t n, unsigned bits, uint8_t *re
     size_t i = 0;
     for (; i + 32 <= n; i += 32)
         store_packed(ret_packed + i * bits / 8, _mm256_loadu_si256((const __m256i *)(codes + i)),
-                     32, bits);
+                     32, bits, false);
     if (i == n)
         return;
     uint8_t rest[32] = {0};
     memcpy(rest, codes + i, n - i);
-    store_packed(ret_packed + i * bits / 8, _mm256_loadu_si256((const __m256i *)rest), n - i, bits);
+    store_packed(ret_packed + i * bits / 8, _mm256_loadu_si256((const __m256i *)rest), n - i, bits,
+                 false);
 }
 
 static void unpack_bits(const uint8_t *packed, size_t n, unsigned bits, uint8_t *ret_codes) {
+    const struct cutter cutter = cutter_of(bits);
+    const size_t packed_bytes = packed_size(n, bits);
     size_t i = 0;
-    for (; i + 32 <= n; i += 32)
+    for (; i + 32 <= n; i += 32) {
+        size_t offset = i * bits / 8;
         _mm256_storeu_si256((__m256i *)(ret_codes + i),
-                            load_packed(packed + i * bits / 8, 32, bits));
+                            load_packed(packed + offset, 32, bits, cutter, packed_bytes - offset));
+    }
     if (i == n)
         return;
+    size_t offset = i * bits / 8;
     uint8_t rest[32];
-    _mm256_storeu_si256((__m256i *)rest, load_packed(packed + i * bits / 8, n - i, bits));
+    _mm256_storeu_si256((__m256i *)rest,
+                        load_packed(packed + offset, n - i, bits, cutter, packed_bytes - offset));
     memcpy(ret_codes + i, rest, n - i);
 }
 

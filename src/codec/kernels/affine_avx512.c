@@ -293,8 +293,6 @@ MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, 
     size_t i = 0;
     for (; i + 64 <= n; i += 64) {
         const char *at = element_at(dtype, src, i);
-        for (size_t line = 0; line < element_bytes(dtype); line++) /* of the batch after this one */
-            _mm_prefetch(at + BATCH_BYTES + line * 64, _MM_HINT_T0);
         __m512i packed = pack64(code64(dtype, coder, at, element + i), coder.bits);
         store_packed(ret_codes + i * coder.bits / 8, packed, 64, coder.bits, coder.stream);
     }

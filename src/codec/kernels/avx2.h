@@ -43,6 +43,14 @@ MESA_ALWAYS_INLINE __m128i bf16_round8(__m256 values) {
     return _mm256_castsi256_si128(rounded);
 }
 
+/* `stream`: dst is aligned. */
+MESA_ALWAYS_INLINE void store_vector(void *dst, __m256i values, bool stream) {
+    if (stream)
+        _mm256_stream_si256(dst, values);
+    else
+        _mm256_storeu_si256(dst, values);
+}
+
 /* element_store() of eight finite elements. `stream`: dst is aligned to the bytes written. */
 MESA_ALWAYS_INLINE void store8(enum mesa_dtype dtype, void *dst, __m256 values, bool stream) {
     if (dtype == MESA_F32) {
@@ -70,40 +78,84 @@ MESA_ALWAYS_INLINE size_t packed_size(size_t n, unsigned bits) {
     return (n * bits + 7) / 8;
 }
 
-/* Writes the packed form of n <= 32 codes (0 beyond the n-th): exactly packed_size() bytes.
- * Neighbours are joined in 16, 32 and 64 bits (each time low + high * 2^width), then the used bytes
- * of every 64 bits are put next to each other. */
-MESA_ALWAYS_INLINE void store_packed(uint8_t *to, __m256i codes, size_t n, unsigned bits) {
+/* Writes the packed form of n <= 32 codes (0 beyond the n-th): exactly packed_size() bytes. `stream`
+ * may do so past the caches, for 8 and 4 bits where `to` is aligned. Neighbours are joined in 16, 32
+ * and 64 bits (each time low + high * 2^width), then the used bytes of every 64 bits are put next to
+ * each other. */
+MESA_ALWAYS_INLINE void store_packed(uint8_t *to, __m256i codes, size_t n, unsigned bits,
+                                     bool stream) {
     uint8_t buffer[64];
+    __m256i joined = codes;
+    stream = stream && n == 32 && (uintptr_t)to % (4 * bits) == 0;
+    if (bits < 8)
+        joined = _mm256_maddubs_epi16(_mm256_set1_epi16((short)(1 | 1 << bits << 8)), codes);
     if (bits == 8) {
-        _mm256_storeu_si256((__m256i *)(n == 32 ? to : buffer), codes);
-    } else {
-        __m256i joined =
-            _mm256_maddubs_epi16(_mm256_set1_epi16((short)(1 | 1 << bits << 8)), codes);
-        if (bits == 4) {
-            joined = _mm256_permute4x64_epi64(_mm256_packus_epi16(joined, joined), 0x08);
+        if (stream)
+            _mm256_stream_si256((__m256i *)to, joined);
+        else
+            _mm256_storeu_si256((__m256i *)(n == 32 ? to : buffer), joined);
+    } else if (bits == 4) {
+        joined = _mm256_permute4x64_epi64(_mm256_packus_epi16(joined, joined), 0x08);
+        if (stream)
+            _mm_stream_si128((__m128i *)to, _mm256_castsi256_si128(joined));
+        else
             _mm_storeu_si128((__m128i *)(n == 32 ? to : buffer), _mm256_castsi256_si128(joined));
-        } else {
-            joined = _mm256_madd_epi16(joined, _mm256_set1_epi32(1 | 1 << (2 * bits) << 16));
-            __m128i shift = _mm_cvtsi32_si128((int)(4 * bits));
-            __m256i low = _mm256_and_si256(joined, _mm256_set1_epi64x(0xffffffff));
-            joined = _mm256_or_si256(low, _mm256_sll_epi64(_mm256_srli_epi64(joined, 32), shift));
-            uint64_t lanes[4];
-            _mm256_storeu_si256((__m256i *)lanes, joined);
-            for (unsigned k = 0; k < 4; k++) /* each covers the unused bytes of the one before */
-                memcpy(buffer + k * bits, &lanes[k], 8);
-            memcpy(to, buffer, packed_size(n, bits));
-            return;
-        }
+    } else {
+        joined = _mm256_madd_epi16(joined, _mm256_set1_epi32(1 | 1 << (2 * bits) << 16));
+        __m128i shift = _mm_cvtsi32_si128((int)(4 * bits));
+        __m256i low = _mm256_and_si256(joined, _mm256_set1_epi64x(0xffffffff));
+        joined = _mm256_or_si256(low, _mm256_sll_epi64(_mm256_srli_epi64(joined, 32), shift));
+        uint64_t lanes[4];
+        _mm256_storeu_si256((__m256i *)lanes, joined);
+        for (unsigned k = 0; k < 4; k++) /* each covers the unused bytes of the one before */
+            memcpy(buffer + k * bits, &lanes[k], 8);
+        memcpy(to, buffer, packed_size(n, bits));
+        return;
     }
     if (n < 32)
         memcpy(to, buffer, packed_size(n, bits));
 }
 
-/* n <= 32 codes; the lanes beyond are unspecified. */
-MESA_ALWAYS_INLINE __m256i load_packed(const uint8_t *from, size_t n, unsigned bits) {
+/* How to cut codes of other widths than 8 and 4 bits out of eight at a time: each lies in the 16 bits
+ * that start at its byte, and is shifted up there so that its upper end is known, then down. */
+struct cutter {
+    __m128i pairs; /* bytes of those 16 bits */
+    __m128i up;    /* factors for the shift up */
+};
+
+MESA_ALWAYS_INLINE struct cutter cutter_of(unsigned bits) {
+    uint8_t pairs[16];
+    uint16_t up[8];
+    for (unsigned i = 0; i < 8; i++) {
+        pairs[2 * i] = (uint8_t)(i * bits / 8);
+        pairs[2 * i + 1] = (uint8_t)(i * bits / 8 + 1);
+        up[i] = (uint16_t)(1u << (8 - i * bits % 8));
+    }
+    return (struct cutter){_mm_loadu_si128((const __m128i *)pairs),
+                           _mm_loadu_si128((const __m128i *)up)};
+}
+
+MESA_ALWAYS_INLINE __m256i cut32(const uint8_t *from, unsigned bits, struct cutter cutter) {
+    const __m256i pairs = _mm256_broadcastsi128_si256(cutter.pairs);
+    const __m256i up = _mm256_broadcastsi128_si256(cutter.up);
+    __m256i halves[2];
+    for (unsigned k = 0; k < 2; k++) {
+        const uint8_t *at = from + (size_t)(2 * k) * bits;
+        __m256i lanes =
+            _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)at)),
+                                    _mm_loadu_si128((const __m128i *)(at + bits)), 1);
+        lanes = _mm256_mullo_epi16(_mm256_shuffle_epi8(lanes, pairs), up);
+        halves[k] = _mm256_and_si256(_mm256_srli_epi16(lanes, 8),
+                                     _mm256_set1_epi16((short)((1u << bits) - 1)));
+    }
+    return _mm256_permute4x64_epi64(_mm256_packus_epi16(halves[0], halves[1]), 0xd8);
+}
+
+/* n <= 32 codes; the lanes beyond are unspecified. `readable`: bytes at `from` that may be touched. */
+MESA_ALWAYS_INLINE __m256i load_packed(const uint8_t *from, size_t n, unsigned bits,
+                                       struct cutter cutter, size_t readable) {
     uint8_t buffer[64];
-    if (n < 32 || (bits != 8 && bits != 4)) {
+    if (readable < 3 * bits + 16 && (n < 32 || (bits != 8 && bits != 4))) {
         memset(buffer, 0, sizeof buffer);
         memcpy(buffer, from, packed_size(n, bits));
         from = buffer;
@@ -115,28 +167,7 @@ MESA_ALWAYS_INLINE __m256i load_packed(const uint8_t *from, size_t n, unsigned b
         return _mm256_and_si256(_mm256_or_si256(pairs, _mm256_slli_epi16(pairs, 4)),
                                 _mm256_set1_epi8(15));
     }
-    /* Each code is cut out of the 16 bits that start at its byte: shifted up so that its upper end
-     * is known, then down. Lanes of 128 bits have 8 codes. */
-    uint8_t pairs[16];
-    uint16_t up[8];
-    for (unsigned i = 0; i < 8; i++) {
-        pairs[2 * i] = (uint8_t)(i * bits / 8);
-        pairs[2 * i + 1] = (uint8_t)(i * bits / 8 + 1);
-        up[i] = (uint16_t)(1u << (8 - i * bits % 8));
-    }
-    __m256i places = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)pairs));
-    __m256i shifts = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)up));
-    __m256i halves[2];
-    for (unsigned k = 0; k < 2; k++) {
-        const uint8_t *at = from + (size_t)(2 * k) * bits;
-        __m256i lanes =
-            _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)at)),
-                                    _mm_loadu_si128((const __m128i *)(at + bits)), 1);
-        lanes = _mm256_mullo_epi16(_mm256_shuffle_epi8(lanes, places), shifts);
-        halves[k] = _mm256_and_si256(_mm256_srli_epi16(lanes, 8),
-                                     _mm256_set1_epi16((short)((1u << bits) - 1)));
-    }
-    return _mm256_permute4x64_epi64(_mm256_packus_epi16(halves[0], halves[1]), 0xd8);
+    return cut32(from, bits, cutter);
 }
 
 #endif

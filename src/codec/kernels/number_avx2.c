@@ -22,17 +22,25 @@ MESA_ALWAYS_INLINE __m256i load4(const void *src, size_t i) {
 MESA_ALWAYS_INLINE void integer_range(size_t bytes, const void *src, size_t n, int64_t *ret_lo,
                                       int64_t *ret_hi) {
     (void)bytes;
-    __m256i lo = _mm256_set1_epi64x(INT64_MAX), hi = _mm256_set1_epi64x(INT64_MIN);
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        __m256i x = load4(src, i);
-        lo = _mm256_blendv_epi8(lo, x, _mm256_cmpgt_epi64(lo, x));
-        hi = _mm256_blendv_epi8(hi, x, _mm256_cmpgt_epi64(x, hi));
+    __m256i lo[4], hi[4]; /* independent: a comparison and a choice take several cycles */
+    for (size_t k = 0; k < 4; k++) {
+        lo[k] = _mm256_set1_epi64x(INT64_MAX);
+        hi[k] = _mm256_set1_epi64x(INT64_MIN);
     }
-    int64_t least[4], most[4];
-    _mm256_storeu_si256((__m256i *)least, lo);
-    _mm256_storeu_si256((__m256i *)most, hi);
-    for (size_t j = 1; j < 4; j++) {
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        for (size_t k = 0; k < 4; k++) {
+            __m256i x = load4(src, i + 4 * k);
+            lo[k] = _mm256_blendv_epi8(lo[k], x, _mm256_cmpgt_epi64(lo[k], x));
+            hi[k] = _mm256_blendv_epi8(hi[k], x, _mm256_cmpgt_epi64(x, hi[k]));
+        }
+    }
+    int64_t least[16], most[16];
+    for (size_t k = 0; k < 4; k++) {
+        _mm256_storeu_si256((__m256i *)(least + 4 * k), lo[k]);
+        _mm256_storeu_si256((__m256i *)(most + 4 * k), hi[k]);
+    }
+    for (size_t j = 1; j < 16; j++) {
         least[0] = least[j] < least[0] ? least[j] : least[0];
         most[0] = most[j] > most[0] ? most[j] : most[0];
     }
