@@ -25,7 +25,7 @@ PLAIN = "plain"
 
 def library():
     """Path of the library under test, None when MESA_LIB=none: then plain is compared to plain."""
-    path = os.environ.get("MESA_LIB", os.path.join(ROOT, "build", "libmesa.so"))
+    path = os.environ.get("MESA_LIB", os.path.join(ROOT, "build", "src", "preload", "libmesa.so"))
     return None if path == "none" else os.path.abspath(path)
 
 
@@ -186,7 +186,7 @@ def differences(plain, other, tolerance):
             lines.append(f"{kind}: other names: {plain[kind].keys() ^ other[kind].keys()}")
     for name, fact in plain["facts"].items():
         if fact != other["facts"].get(name):
-            lines.append(f"{name}: {fact!r} became {other['facts'].get(name)!r}")
+            lines.append(f"{name}: " + first_difference(repr(fact), repr(other["facts"].get(name))))
     for name, value in plain["values"].items():
         if name in other["values"] and not same_bits(value, other["values"][name]):
             error = relative_error(value, other["values"][name])
@@ -198,6 +198,14 @@ def differences(plain, other, tolerance):
         if name in other["models"]:
             lines += model_differences(name, model, other["models"][name], tolerance)
     return lines
+
+
+def first_difference(plain, other, around=60):
+    """Two long texts from shortly before the place where they part."""
+    same = len(os.path.commonprefix([plain, other]))
+    begin = max(0, same - around)
+    a, b = (("..." if begin else "") + text[begin:begin + 4 * around] for text in (plain, other))
+    return f"{a}  became  {b}"
 
 
 def gradient_difference(name, plain, other, tolerance):

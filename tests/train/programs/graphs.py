@@ -39,7 +39,7 @@ def parts_in_another_order(record):
 def three_passes(record):
     """Over one graph, each gives the same bits."""
     model = block()
-    loss = model(torch.randn(128, 256)).square().mean()
+    loss = model(torch.randn(128, 256)).pow(3).mean()
     parameters = list(model.parameters())
     passes = [torch.autograd.grad(loss, parameters, retain_graph=i < 2) for i in range(3)]
     record.check(all(torch.equal(a, b) and torch.equal(b, c) for a, b, c in zip(*passes)),
@@ -51,7 +51,7 @@ def three_passes(record):
 def two_losses(record):
     model, one, two = block(), nn.Linear(256, 16), nn.Linear(256, 16)
     h = model(torch.randn(128, 256))
-    one(h).square().mean().backward(retain_graph=True)
+    one(h).pow(3).mean().backward(retain_graph=True)
     record.model("first", model)
     two(h).exp().mean().backward()
     record.model("both", model)
@@ -65,7 +65,7 @@ def graph_is_dropped(record):
         h = model(torch.randn(128, 256))
         half = model[0:3](h)
         if i % 3 == 1:
-            half.sum().backward()
+            half.pow(3).mean().backward()  # a plain sum over a layer norm has no gradient
         if i % 3 == 2:
             half.register_hook(lambda g: 1 // 0)
             record.fact(f"error {i}", error_text(half.sum().backward))
@@ -86,7 +86,7 @@ def unused_outputs(record):
     del values, indices
 
 
-@program(tolerance=0.008)
+@program()
 def gradient_penalty(record):
     model = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 128), nn.Softplus(),
                           nn.Linear(128, 1))
@@ -98,7 +98,7 @@ def gradient_penalty(record):
                                                 if n.endswith("weight")])
 
 
-@program(tolerance=0.01)
+@program()
 def higher_orders(record):
     """Second derivatives of what networks are made of."""
     for name, f in {"gelu": F.gelu, "silu": F.silu, "softmax": lambda t: t.softmax(-1),
@@ -127,7 +127,7 @@ def per_sample_gradients(record):
     record.gradients_of("gradient", grads.values())
 
 
-@program(tolerance=0.008)
+@program()
 def functional_transforms(record):
     """grad, vjp, jvp, jacrev, jacfwd, hessian, and vmap over each other."""
     from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
@@ -162,7 +162,7 @@ def transforms_around_training(record):
     record.model("model", model)
 
 
-@program(tolerance=0.008)
+@program()
 def forward_mode_derivatives(record):
     x, v = torch.randn(128, 256), torch.randn(128, 256)
 
@@ -215,7 +215,7 @@ def gradcheck(record):
                      name + " twice")
 
 
-@program(tolerance=0.01)
+@program()
 def saved_attributes(record):
     """grad_fn._saved_X reads what was saved."""
     x = torch.randn(128, 256, requires_grad=True)
@@ -235,14 +235,16 @@ def saved_attributes(record):
     record.gradient("gradient", x.grad)
 
 
-@program(tolerance=0.01)
+@program()
 def attributes_of_many_nodes(record):
-    """Every attribute of every node of a graph can be read, and again."""
+    """Every attribute of every node of a graph can be read, and again, while its tensor lives."""
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
                           nn.Flatten(), nn.Linear(16 * 225, 64), nn.GELU(), nn.LayerNorm(64),
                           nn.Dropout(0.1), nn.Softmax(-1))
-    x = torch.randn(8, 3, 32, 32)
-    y = model(x)
+    alive = [torch.randn(8, 3, 32, 32)]
+    for layer in model:
+        alive.append(layer(alive[-1]))
+    y = alive[-1]
     seen, queue = [], [y.grad_fn]
     while queue:
         node = queue.pop(0)
@@ -258,6 +260,19 @@ def attributes_of_many_nodes(record):
     record.fact("attributes", seen)
     y.square().sum().backward()
     record.model("model", model)
+
+
+@program()
+def attribute_of_what_nobody_holds(record):
+    """Of the input of a pool only the shape is held: reading its values says so, and does no harm."""
+    x = torch.randn(8, 16, 32, 32, requires_grad=True)
+    y = F.max_pool2d(x * 1.0, 2)
+    try:
+        record.check(torch.equal(y.grad_fn._saved_self, x), "what is read is what was saved")
+    except RuntimeError as error:
+        record.check("libmesa holds only" in str(error), error)
+    y.sum().backward()
+    record.gradient("gradient", x.grad)
 
 
 @program()
@@ -279,8 +294,15 @@ def hooks_on_one_saved_tensor(record):
     record.fact("again", error_text(lambda: again.register_hooks(pack, lambda t: t)))
     z.backward(torch.randn(128, 256))
     record.fact("seen at the end", seen)
-    raw = (x * 1.0).exp().grad_fn._raw_saved_result
-    raw.register_hooks(lambda t: t * 2, lambda t: t / 2)
+    record.gradient("gradient", x.grad)
+
+
+@program()
+def hooks_on_a_saved_output(record):
+    x = torch.randn(128, 256, requires_grad=True)
+    y = (x * 1.0).exp()
+    y.grad_fn._raw_saved_result.register_hooks(lambda t: t * 2, lambda t: t / 2)
+    y.sum().backward()
     record.gradient("gradient", x.grad)
 
 
@@ -297,7 +319,7 @@ def hooks_on_the_saved_tensor_of_the_dead(record):
     record.gradient("gradient", x.grad)
 
 
-@program(tolerance=0.008)
+@program()
 def hooks_on_gradients(record):
     one, two = nn.Linear(256, 256), nn.Linear(256, 256)
     one.register_full_backward_hook(
@@ -345,13 +367,13 @@ class Everything(torch.autograd.Function):
         return g * x.cos() * y + inner, g * middle - inner
 
 
-@program(tolerance=0.01)
+@program()
 def custom_function(record):
     x = torch.randn(128, 256, requires_grad=True)
     w = torch.randn(256, 256, requires_grad=True)
     out, second = Everything.apply(x * 1.0, (x @ w) / 16)
     record.value("output", out)
-    (out.square().mean() + second.mean()).backward()
+    (out.pow(3).mean() + second.mean()).backward()
     record.gradients_of("gradient", [x.grad, w.grad])
 
 
@@ -381,11 +403,11 @@ class NewStyle(torch.autograd.Function):
         return t * x.exp() * ctx.k
 
 
-@program(tolerance=0.008)
+@program()
 def custom_function_of_new_style(record):
     x = torch.randn(128, 256, requires_grad=True)
     grad, = torch.autograd.grad(NewStyle.apply(x * 0.5, 2.0).sum(), x, create_graph=True)
-    grad.square().mean().backward()
+    grad.pow(3).mean().backward()
     record.gradients_of("gradient", [grad, x.grad])
     record.gradient("vmap", torch.func.vmap(torch.func.grad(
         lambda t: NewStyle.apply(t, 3.0).sum()))(torch.randn(128, 256)))
@@ -431,14 +453,14 @@ class Reenters(torch.autograd.Function):
         return x.grad, None
 
 
-@program(tolerance=0.008)
+@program()
 def backward_inside_of_backward(record):
     layers = [nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256)) for _ in range(3)]
     x = torch.randn(128, 256, requires_grad=True)
     h = x
     for layer in layers:
         h = Reenters.apply(h, layer)
-    h.square().mean().backward()
+    h.pow(3).mean().backward()
     record.gradients_of("gradient", [x.grad] + [p.grad for l in layers for p in l.parameters()])
 
 

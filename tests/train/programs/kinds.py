@@ -19,7 +19,7 @@ def nested_jagged(record):
     nested = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
     linear, norm = nn.Linear(128, 128), nn.LayerNorm(128)
     y = norm(F.gelu(linear(nested)))
-    y.values().square().mean().backward()
+    y.values().pow(3).mean().backward()
     record.gradients_of("gradient", [p.grad for m in (linear, norm) for p in m.parameters()])
     record.gradient("input", nested.grad.values())
 
@@ -76,7 +76,7 @@ def quantized(record):
                                    torch.zeros(128), 0, torch.qint8)
     y = Scale.apply(x * 1.0, q) + Scale.apply(x * 2.0, c)
     y = torch.fake_quantize_per_tensor_affine(y, 0.1, 0, -128, 127)
-    y.square().mean().backward()
+    y.pow(3).mean().backward()
     record.gradient("gradient", x.grad)
 
 
@@ -114,7 +114,7 @@ def functional_tensors(record):
     def loss(x, w):
         h = x @ w
         h.add_(1).relu_()
-        return F.layer_norm(F.gelu(h), (128,)).square().mean()
+        return F.layer_norm(F.gelu(h), (128,)).pow(3).mean()
 
     step = torch.func.grad(loss, (0, 1))
     x, w = torch.randn(64, 128), torch.randn(128, 128)
@@ -190,7 +190,7 @@ def dispatch_mode(record):
 
     model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256))
     with Log() as log:
-        model(torch.randn(64, 256)).square().mean().backward()
+        model(torch.randn(64, 256)).pow(3).mean().backward()
     record.fact("operators", log.names)
     record.model("model", model)
 
@@ -201,7 +201,7 @@ def flop_counter(record):
 
     model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256))
     with FlopCounterMode(display=False) as counter:
-        model(torch.randn(64, 256)).square().mean().backward()
+        model(torch.randn(64, 256)).pow(3).mean().backward()
     record.fact("flops", counter.get_total_flops())
     record.model("model", model)
 
@@ -211,7 +211,7 @@ def profiled(record):
     """The profiler lists the same operators, no more."""
     model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256))
     with torch.profiler.profile(record_shapes=True) as profile:
-        model(torch.randn(64, 256)).square().mean().backward()
+        model(torch.randn(64, 256)).pow(3).mean().backward()
     counts = {e.key: e.count for e in profile.key_averages() if e.key.startswith("aten::")}
     record.fact("has linear", counts.get("aten::addmm"))
     record.model("model", model)
@@ -235,6 +235,7 @@ def foreign_memory(record):
             numpy.memmap(file.name, dtype=numpy.float32, mode="c")[8:65544])
         sources["from_file"] = torch.from_file(file.name, shared=False, size=70000,
                                                dtype=torch.float32)[100:65636]
+    with tempfile.NamedTemporaryFile() as file:
         torch.save(torch.from_numpy(a), file.name)
         sources["loaded by mmap"] = torch.load(file.name, mmap=True)
     sources["shared"] = torch.from_numpy(a.copy()).share_memory_()

@@ -22,7 +22,9 @@ SMALL = (("MESA_MIN_BYTES", "0"),)
 # Operators whose plain results differ from run to run, or that leave values undefined.
 UNDEFINED = {
     "empty_strided", "new_empty", "new_empty_strided", "empty_like", "empty", "empty_permuted",
-    "resize_", "resize_as_",
+    "resize_", "resize_as_", "meshgrid",
+    # LAPACK's least squares depend on the alignment of the workspace.
+    "linalg.lstsq",
     # The sign of a vector is the choice of the library below.
     "linalg.eig", "linalg.eigh", "linalg.svd", "svd", "svd_lowrank", "pca_lowrank",
 }

@@ -202,7 +202,7 @@ def custom_function_in_place(record):
     record.fact("written later", error_text(later.sum().backward))
 
 
-@program(tolerance=0.008)
+@program()
 def activations_in_place(record):
     """Each after an operator that does not need its own output."""
     for name, f in {
