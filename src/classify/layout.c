@@ -270,13 +270,25 @@ static void plan_short_heads(struct mesa_plan *plan, size_t elements, size_t run
     plan_cycle(plan, run, heads, each < turns ? each * heads : 0);
 }
 
+/* The axis that channels lie on, -1 if there is none. */
+static int channel_axis(const struct axes *axes, int dim) {
+    int last = -1;
+    for (int a = 0; a < axes->count; a++)
+        if (axes->at[a].dim == dim)
+            last = a;
+    return last;
+}
+
+/* Rows end where the innermost axis ends, or, with channels outside of it, where a channel's plane
+ * does: the lines of an image are too short for groups and alike enough to share one. */
 static void group_rows(const struct axes *axes, size_t elements, enum mesa_group_by by,
-                       size_t group, struct mesa_plan *plan) {
+                       size_t group, int channel_dim, struct mesa_plan *plan) {
     int head = head_axis(axes);
+    int channels = head < 0 && by == MESA_BY_BLOCK ? channel_axis(axes, channel_dim) : -1;
     int a = axes->count - 1;
     bool merged = false;
     size_t row = 1;
-    for (; a > head && row < MESA_GROUP_UNIT; a--) {
+    for (; a > head && (row < MESA_GROUP_UNIT || (channels >= 0 && a > channels)); a--) {
         merged |= row > 1;
         row *= (size_t)axes->at[a].size;
     }
@@ -362,7 +374,7 @@ void mesa_layout_group(const struct mesa_view *view, const struct mesa_source *s
     if (by == MESA_BY_CHANNEL && view->ndim > 1 &&
         group_channels(&axes, source->elements, dim, plan))
         return;
-    group_rows(&axes, source->elements, by, group, plan);
+    group_rows(&axes, source->elements, by, group, dim, plan);
 }
 
 /* ---- describe ---------------------------------------------------------------------------------- */
