@@ -139,6 +139,23 @@ struct stretch {
     uint8_t *codes;
 };
 
+size_t mesa_affine_mark_wide(const struct mesa_plan *plan, uint32_t *words, size_t n) {
+    size_t marked = 0;
+    if (plan->widest == 0)
+        return 0;
+    float widest_scale = plan->widest / (float)((1u << plan->bits) - 1);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t scale_bits = words[i] & 0xffff0000u; /* of the marks: subnormal, so never wide */
+        float scale;
+        memcpy(&scale, &scale_bits, sizeof scale);
+        if (scale > widest_scale) {
+            words[i] = MESA_GROUP_RAW;
+            marked++;
+        }
+    }
+    return marked;
+}
+
 static void encode_block(struct encoder *encoder, const struct stretch *stretch, size_t at,
                          struct mesa_source_rows block) {
     const struct mesa_plan *plan = encoder->plan;
@@ -169,6 +186,7 @@ static void encode_block(struct encoder *encoder, const struct stretch *stretch,
     size_t raw_groups = 0;
     for (size_t call = 0; call < calls; call++) {
         raw_groups += mesa_kernels.affine_encode[plan->dtype](&rows, from, words, codes);
+        raw_groups += mesa_affine_mark_wide(plan, words, rows.rows * rows.groups);
         from += block.stride * (ptrdiff_t)encoder->grid.element_bytes;
         rows.first_element += rows.rows * rows.row;
         words += rows.rows * rows.groups;

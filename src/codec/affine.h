@@ -6,6 +6,10 @@
 
 #include "codec/walk.h"
 
+/* Marks as raw those of n group words whose codes reach further than plan->widest. Returns how many
+ * were marked. */
+size_t mesa_affine_mark_wide(const struct mesa_plan *plan, uint32_t *words, size_t n);
+
 /* MESA_GROUP_CYCLE: as the functions of struct mesa_codec, for plans with that grouping. */
 size_t mesa_affine_cycle_bound_bytes(const struct mesa_plan *plan);
 enum mesa_status mesa_affine_cycle_encode(struct mesa_plan *plan, const struct mesa_source *source,

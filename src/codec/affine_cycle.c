@@ -175,7 +175,7 @@ static bool make_words(struct encoder *encoder, uint32_t *ret_words) {
         float hi =
             float_of_ordered(atomic_load_explicit(&encoder->hi[group], memory_order_relaxed));
         uint32_t word = mesa_affine_word(lo, hi, plan->bits, plan->strict_sign, plan->rounding);
-        if (word == MESA_GROUP_RAW)
+        if (word == MESA_GROUP_RAW || mesa_affine_mark_wide(plan, &word, 1) != 0)
             return false;
         ret_words[group] = word;
     }

@@ -52,6 +52,8 @@ struct mesa_plan {
     bool strict_sign;
     enum mesa_rounding rounding;
     uint64_t seed;
+    float widest; /* a group whose largest and smallest element are further apart is not coded: one
+                     sentinel (-1e9 where a mask is) would cost all others their precision; 0: any */
 
     /* mask */
     enum mesa_predicate predicate; /* for real dtypes; ignored for bool */

@@ -8,6 +8,7 @@
  * and behind all records the raw groups of all chunks follow in order, as in affine.c.
  *
  * SPDX-License-Identifier: MIT */
+#include "codec/affine.h"
 #include "codec/nonzero.h"
 
 #include <stdatomic.h>
@@ -119,8 +120,9 @@ static void encode_chunks(void *context, size_t begin, size_t end) {
         uint8_t *record = encoder->records + encoder->table[chunk];
         uint8_t *codes = record + record_codes_at(plan, n);
         memset(record + record_bytes(plan, n) - 4, 0, 4); /* the padding */
-        raw_groups += mesa_kernels.affine_encode[plan->dtype](&rows, packed.bytes,
-                                                              (uint32_t *)(void *)record, codes);
+        uint32_t *words = (uint32_t *)(void *)record;
+        raw_groups += mesa_kernels.affine_encode[plan->dtype](&rows, packed.bytes, words, codes);
+        raw_groups += mesa_affine_mark_wide(plan, words, rows.groups);
     }
     atomic_fetch_add_explicit(&encoder->raw_groups, raw_groups, memory_order_relaxed);
 }

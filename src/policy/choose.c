@@ -7,6 +7,12 @@
 
 #include <string.h>
 
+/* Where a group of values spreads further than this, some of them are not measurements but marks
+ * (-1e9 for "masked"). */
+#define WIDEST_VALUES 1e6f
+/* exp(x) of an error of half a step: at 8 bits 24 / 255 / 2, about 5 % in the smallest of terms. */
+#define WIDEST_EXPONENTS 24.0f
+
 static void try_codec(struct mesa_choice *choice, const struct mesa_codec *codec) {
     choice->candidates[choice->count++] = codec;
 }
@@ -69,6 +75,7 @@ static void choose_by_reading(struct mesa_choice *choice, const struct mesa_op_a
         try_codec(choice, &mesa_codec_sign);
     } else if ((reads == MESA_READS_VALUE || reads == MESA_READS_EXP) && real && lossy) {
         choose_value(choice, dtype);
+        choice->widest = reads == MESA_READS_EXP ? WIDEST_EXPONENTS : WIDEST_VALUES;
     } else if (reads == MESA_READS_RELATIVE && dtype == MESA_F32 && lossy) {
         try_codec(choice, &mesa_codec_two);
         try_codec(choice, &mesa_codec_bfloat16);

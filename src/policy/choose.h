@@ -23,6 +23,7 @@ struct mesa_choice {
     bool geometry;   /* nothing is held at all: the backward reads no value */
     bool signs_only; /* what is held serves a comparison with 0 only */
     bool keep_signs; /* zeros and signs must come back exactly */
+    float widest; /* for struct mesa_plan */
     bool exact;      /* only ways that leave the gradient bit for bit as it is */
     bool off;        /* not even counted */
     enum mesa_predicate predicate;

@@ -203,8 +203,8 @@ static void keep(struct taking *t, enum mesa_kept why, bool charged) {
 
 /* ---- holding -------------------------------------------------------------------------------- */
 
-static void plan_for(const struct taking *t, const struct mesa_codec *codec, bool wants_signs,
-                     struct mesa_plan *ret_plan) {
+static void plan_for(const struct taking *t, const struct mesa_codec *codec, enum mesa_group_by by,
+                     bool wants_signs, struct mesa_plan *ret_plan) {
     const struct mesa_choice *choice = &t->decision->choice;
     const struct mesa_op_argument *row = t->decision->row;
     memset(ret_plan, 0, sizeof *ret_plan);
@@ -213,14 +213,18 @@ static void plan_for(const struct taking *t, const struct mesa_codec *codec, boo
     ret_plan->elements = t->source.elements;
     ret_plan->bits = choice->settings.bits;
     ret_plan->rounding = choice->settings.rounding;
-    ret_plan->seed = mesa_config.seed ^ t->key; /* another stream for each tensor */
+    /* Another stream for each tensor, the same ones in another run of the same program. */
+    static _Atomic uint64_t serial;
+    ret_plan->seed = mesa_config.seed + atomic_fetch_add_explicit(&serial, 1, memory_order_relaxed) *
+                                            UINT64_C(0x9e3779b97f4a7c15);
     ret_plan->strict_sign = choice->keep_signs || wants_signs;
+    ret_plan->widest = choice->widest;
     ret_plan->predicate = choice->predicate;
     ret_plan->lo = choice->lo;
     ret_plan->hi = choice->hi;
     enum mesa_head_layout expected = row == NULL ? MESA_HEADS_NONE : row->heads;
     struct mesa_heads heads = mesa_layout_heads(&t->view, expected, &head_hint);
-    mesa_layout_group(&t->view, &t->source, &heads, choice->settings.by, choice->settings.group,
+    mesa_layout_group(&t->view, &t->source, &heads, by, choice->settings.group,
                       row == NULL ? -1 : row->channel_dim, ret_plan);
 }
 
@@ -290,8 +294,13 @@ static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kep
         /* A compact copy of a strided tensor may take another path in BLAS, with other roundings. */
         if (choice->exact && t->source.ndim > 1)
             break;
-        plan_for(t, choice->candidates[i], wants_signs, &held->plan);
+        plan_for(t, choice->candidates[i], choice->settings.by, wants_signs, &held->plan);
         status = encode(t, held);
+        if (status == MESA_DECLINED && held->plan.grouping == MESA_GROUP_CYCLE) {
+            /* One NaN or sentinel spoils a scale for the whole tensor, but only one block. */
+            plan_for(t, choice->candidates[i], MESA_BY_BLOCK, wants_signs, &held->plan);
+            status = encode(t, held);
+        }
     }
     if (status != MESA_OK) {
         void *record;
@@ -464,6 +473,8 @@ static void take(struct taking *t) {
         keep(t, choice->kept, !t->is_constant);
     } else if (mesa_layout_source(&t->view, &t->source) != MESA_OK) {
         keep(t, MESA_KEPT_LAYOUT, true);
+    } else if (t->source.elements * mesa_dtype_bytes(t->view.dtype) < mesa_config.min_bytes) {
+        mesa_registry_storage_unref(t->storage); /* a small tensor, broadcast */
     } else {
         t->version = (uint32_t)mesa_torch.tensor_version(t->tensor);
         t->key = mesa_source_key(&t->source);
