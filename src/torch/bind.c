@@ -129,15 +129,10 @@ enum mesa_status mesa_torch_bind(char *ret_why, size_t why_size) {
                  "this libtorch does not have SavedVariable::unpack as expected");
         return MESA_BROKEN;
     }
-    const char *vtable = dlsym(mesa_torch.library, "_ZTVN3c1010TensorImplE");
-    const char *storage_vtable = dlsym(mesa_torch.library, "_ZTVN3c1011StorageImplE");
-    if (vtable == NULL || storage_vtable == NULL || !bind_dtypes()) {
-        snprintf(ret_why, why_size, "this libtorch does not show its tensor classes or dtypes");
+    if (!bind_dtypes()) {
+        snprintf(ret_why, why_size, "this libtorch does not show its dtypes");
         return MESA_BROKEN;
     }
-    /* Itanium C++ ABI: objects point behind offset-to-top and type information. */
-    mesa_torch.tensor_impl_vtable = vtable + 2 * sizeof(void *);
-    mesa_torch.storage_impl_vtable = storage_vtable + 2 * sizeof(void *);
     bind_version();
     return MESA_OK;
 }

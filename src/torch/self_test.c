@@ -41,14 +41,25 @@ static struct mesa_tensor *scratch(int64_t rows, int64_t columns) {
     return mesa_tensor_adopt(tensor);
 }
 
+/* Is this the vtable of that class? Several libraries have a copy of it, and which one is used depends
+ * on the order of loading, so it is taken from an object and known by its symbol. */
+static bool is_vtable_of(const void *vtable, const char *symbol) {
+    Dl_info info;
+    return dladdr(vtable, &info) != 0 && info.dli_sname != NULL &&
+           strcmp(info.dli_sname, symbol) == 0;
+}
+
 static const char *prove_storage(struct mesa_tensor *a) {
-    PROVE(mesa_word_at(a->impl, 0) == mesa_torch.tensor_impl_vtable,
+    mesa_torch.tensor_impl_vtable = mesa_word_at(a->impl, 0);
+    PROVE(is_vtable_of(mesa_torch.tensor_impl_vtable, "_ZTVN3c1010TensorImplE"),
           "a new tensor is not a plain TensorImpl");
     size_t found = 0;
     for (size_t word = 2; word <= 4 && found == 0; word++) {
         void *p = mesa_word_at(a->impl, word * sizeof(void *));
-        if (looks_like_pointer(p) && mesa_word_at(p, 0) == mesa_torch.storage_impl_vtable)
+        if (looks_like_pointer(p) && is_vtable_of(mesa_word_at(p, 0), "_ZTVN3c1011StorageImplE")) {
+            mesa_torch.storage_impl_vtable = mesa_word_at(p, 0);
             found = word * sizeof(void *);
+        }
     }
     PROVE(found != 0, "a TensorImpl does not show its storage");
     mesa_torch.impl_storage = found;
