@@ -164,6 +164,27 @@ Test(kernels, affine_scale_is_no_larger_than_the_range_needs) {
     }
 }
 
+/* Ranges that are whole numbers of steps, where the roundings of lo * (1 / s) can go past the last
+ * code: 0 and, with strict signs, +1 and -1 must have codes all the same. */
+Test(kernels, affine_window_reaches_zero_and_both_signs) {
+    for (uint32_t mantissa = 0; mantissa < 128; mantissa++) {
+        float s = float_of_bits(0x3f800000u | mantissa << 16);
+        for (unsigned bits = 2; bits <= 8; bits++) {
+            int last = (1 << bits) - 1;
+            uint32_t word =
+                mesa_affine_word(-(float)last * s, 0, bits, false, MESA_ROUND_STOCHASTIC);
+            cr_assert(last >= -(int16_t)word, "%u bits, scale %a: no code for 0", bits, (double)s);
+            for (int rounding = 0; rounding < 2; rounding++) {
+                enum mesa_rounding how = (enum mesa_rounding)rounding;
+                word = mesa_affine_word(-(float)(last - 1) * s, 1e-30f, bits, true, how);
+                cr_assert(1 - last <= (int16_t)word, "%u bits, scale %a: no +1", bits, (double)s);
+                word = mesa_affine_word(-1e-30f, (float)(last - 1) * s, bits, true, how);
+                cr_assert(0 > (int16_t)word, "%u bits, scale %a: no -1", bits, (double)s);
+            }
+        }
+    }
+}
+
 Test(kernels, affine_marks_a_repeated_element_as_constant) {
     const uint32_t patterns[] = {0x3f8ccccd, 0xff800000, 0x7fc00001, 0x00000001, 0x7f7fffff};
     for (unsigned bits = 1; bits <= 8; bits++) {
