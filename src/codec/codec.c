@@ -10,6 +10,7 @@ const struct mesa_codec *const mesa_codecs[] = {
     &mesa_codec_mask,
     &mesa_codec_two,
     &mesa_codec_sign,
+    &mesa_codec_window,
     &mesa_codec_narrow,
     &mesa_codec_sparse,
     &mesa_codec_sparse_affine,

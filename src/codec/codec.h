@@ -59,6 +59,9 @@ struct mesa_plan {
     enum mesa_predicate predicate; /* for real dtypes; ignored for bool */
     double lo, hi;
 
+    /* window: the planes of a pooling layer whose indices these are, in pixels; 0: none */
+    size_t window_in_width, window_in_height, window_out_width, window_out_height;
+
     /* Filled by encode(), read by decode(): codec-private facts found in the data (the two values
      * of a two-valued tensor, the minimum of integers, number of raw groups, ...). */
     uint64_t found[4];
@@ -93,6 +96,7 @@ extern const struct mesa_codec mesa_codec_mask;   /* bool, or a predicate of a r
 extern const struct mesa_codec
     mesa_codec_two; /* any dtype with at most two bit patterns: 1 bit, exact */
 extern const struct mesa_codec mesa_codec_sign;   /* sign of a real: 2 bits */
+extern const struct mesa_codec mesa_codec_window; /* indices of max pooling as offsets, exact */
 extern const struct mesa_codec mesa_codec_narrow; /* integers in fewer bits, exact */
 extern const struct mesa_codec
     mesa_codec_sparse; /* a mask of nonzero elements and those elements, exact */

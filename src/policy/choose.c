@@ -35,6 +35,7 @@ static void choose_exact(struct mesa_choice *choice, enum mesa_dtype dtype) {
     if (dtype == MESA_BOOL) {
         try_codec(choice, &mesa_codec_mask);
     } else if (mesa_dtype_is_signed_integer(dtype)) {
+        try_codec(choice, &mesa_codec_window);
         try_codec(choice, &mesa_codec_narrow);
     } else if (mesa_dtype_is_real(dtype)) {
         try_codec(choice, &mesa_codec_two);

@@ -23,6 +23,10 @@ _Thread_local unsigned mesa_paused __attribute__((tls_model("initial-exec")));
 /* Head count that the last attention op of this thread showed. */
 static _Thread_local struct mesa_head_hint head_hint __attribute__((tls_model("initial-exec")));
 
+/* Height and width of the last input of a max pooling in this thread. A wrong guess about whose indices
+ * come next costs memory, never a bit of them. */
+static _Thread_local size_t pooled[2] __attribute__((tls_model("initial-exec")));
+
 /* One save on its way through the functions below. */
 struct taking {
     void *saved;
@@ -175,8 +179,18 @@ static void uncharge(const struct mesa_charge *charge) {
     mesa_ledger_released(charge->record, charge->bytes, charge->bytes);
 }
 
+static void end_step(void) {
+    mesa_ledger_step();
+    atomic_fetch_add_explicit(&current_step, 1, memory_order_relaxed);
+}
+
 void mesa_saved_sweep(void) {
-    (void)mesa_registry_sweep(uncharge);
+    size_t died;
+    size_t kept = mesa_registry_sweep(uncharge, &died);
+    /* Where everything is kept (policy `observe`) no hook tells the end of a step: it shows in the
+     * next one, when most of what was kept is found dead. */
+    if (died > kept && mesa_registry_save_count() == 0)
+        end_step();
 }
 
 /* Looking for deaths among kept storages costs a load for each: once in so many keeps. */
@@ -203,6 +217,25 @@ static void keep(struct taking *t, enum mesa_kept why, bool charged) {
 
 /* ---- holding -------------------------------------------------------------------------------- */
 
+static bool is_max_pool(const struct mesa_op_argument *row) {
+    return strstr(row->op, "max_pool2d") != NULL;
+}
+
+/* Indices of max pooling, plane after plane. */
+static void plan_window(const struct taking *t, struct mesa_plan *plan) {
+    const struct mesa_op_argument *row = t->decision->row;
+    const struct mesa_view *view = &t->view;
+    int y = view->ndim - 2, x = view->ndim - 1;
+    if (row == NULL || !row->is_result || y < 0 || !is_max_pool(row) ||
+        (view->sizes[x] > 1 && view->strides[x] != 1) ||
+        (view->sizes[y] > 1 && view->strides[y] != view->sizes[x]))
+        return;
+    plan->window_in_height = pooled[0];
+    plan->window_in_width = pooled[1];
+    plan->window_out_height = (size_t)view->sizes[y];
+    plan->window_out_width = (size_t)view->sizes[x];
+}
+
 static void plan_for(const struct taking *t, const struct mesa_codec *codec, enum mesa_group_by by,
                      bool wants_signs, struct mesa_plan *ret_plan) {
     const struct mesa_choice *choice = &t->decision->choice;
@@ -226,6 +259,8 @@ static void plan_for(const struct taking *t, const struct mesa_codec *codec, enu
     struct mesa_heads heads = mesa_layout_heads(&t->view, expected, &head_hint);
     mesa_layout_group(&t->view, &t->source, &heads, by, choice->settings.group,
                       row == NULL ? -1 : row->channel_dim, ret_plan);
+    if (codec == &mesa_codec_window)
+        plan_window(t, ret_plan);
 }
 
 /* Encodes with one codec into held->bytes. MESA_DECLINED if these values do not fit it, or if it would
@@ -450,6 +485,14 @@ static void note_heads(const struct taking *t) {
     head_hint = (struct mesa_head_hint){t->view.sizes[0], t->view.sizes[1], t->view.sizes[3]};
 }
 
+static void note_pooled(const struct taking *t) {
+    const struct mesa_op_argument *row = t->decision->row;
+    if (row == NULL || row->reads != MESA_READS_GEOMETRY || t->view.ndim < 3 || !is_max_pool(row))
+        return;
+    pooled[0] = (size_t)t->view.sizes[t->view.ndim - 2];
+    pooled[1] = (size_t)t->view.sizes[t->view.ndim - 1];
+}
+
 static void take(struct taking *t) {
     const struct mesa_choice *choice = &t->decision->choice;
     size_t storage_bytes = mesa_tensor_storage_bytes(t->tensor);
@@ -460,6 +503,7 @@ static void take(struct taking *t) {
         return;
     }
     note_heads(t);
+    note_pooled(t);
     bool outlived;
     if (mesa_registry_is_kept(t->storage, &outlived)) {
         keep(t, MESA_KEPT_ALIVE, false);
@@ -525,8 +569,8 @@ void mesa_saved_constructed(void *saved, const struct mesa_tensor *tensor,
 void mesa_saved_ended(void) {
     if (mesa_registry_save_count() != 0)
         return;
-    mesa_saved_sweep();
-    mesa_ledger_step();
+    size_t died;
+    (void)mesa_registry_sweep(uncharge, &died);
+    end_step();
     mesa_arena_trim();
-    atomic_fetch_add_explicit(&current_step, 1, memory_order_relaxed);
 }
