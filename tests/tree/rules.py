@@ -5,7 +5,9 @@
 #
 # SPDX-License-Identifier: MIT
 import pathlib
+import platform
 import re
+import shutil
 import subprocess
 
 # What each folder of src/ may include, beside itself and the vocabulary. Arrows point one way:
@@ -41,6 +43,9 @@ BAD_NAME = re.compile(r"(^|[_-])(utils?|misc|common|helpers?|managers?)([_.-]|$)
 # What libmesa.so may need at run time: the C library, the dynamic linker, libunwind and what that
 # brings. Anything more would come into every training process.
 NEEDED = re.compile(r"^(libc|libm|libdl|libpthread|ld-linux[-\w]*|libunwind|libgcc_s)\.so(\.\d+)*$")
+
+# Headers of intrinsics are named for their instruction set, which one machine has.
+INTRINSICS = {"neon": "aarch64", "avx": "x86_64"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -133,12 +138,24 @@ def guard_faults(root):
     return faults
 
 
-def alone_faults(root, compiler, flags=()):
+def compiler_for(path, compiler):
+    """The compiler that knows the processor of a header's intrinsics; None if there is none here."""
+    for isa, machine in INTRINSICS.items():
+        if isa in path.stem and machine != platform.machine():
+            cross = shutil.which(f"{machine}-linux-gnu-gcc")
+            return [cross] if cross else None
+    return compiler
+
+
+def alone_faults(root, compiler):
     """Headers that do not compile alone. `compiler` is a command line, as a list."""
     faults = []
     for path in sources(root, "include", "src", suffixes=(".h",)):
+        able = compiler_for(path, compiler)
+        if able is None:
+            continue
         included = path.relative_to(path.parts[0]).as_posix()
-        command = [*compiler, "-std=c17", "-D_GNU_SOURCE", "-fsyntax-only", "-x", "c", *flags,
+        command = [*able, "-std=c17", "-D_GNU_SOURCE", "-fsyntax-only", "-x", "c",
                    f"-I{root / 'src'}", f"-I{root / 'include'}", "-"]
         # Twice, for the guard.
         text = f'#include "{included}"\n' * 2 + "extern int nothing;\n"
