@@ -179,7 +179,12 @@ static void uncharge(const struct mesa_charge *charge) {
     mesa_ledger_released(charge->record, charge->bytes, charge->bytes);
 }
 
+/* Saves that were looked at since the last step ended: a step has at least one. */
+static _Atomic uint64_t saves_in_step;
+
 static void end_step(void) {
+    if (atomic_exchange_explicit(&saves_in_step, 0, memory_order_relaxed) == 0)
+        return;
     mesa_ledger_step();
     atomic_fetch_add_explicit(&current_step, 1, memory_order_relaxed);
 }
@@ -192,10 +197,6 @@ void mesa_saved_sweep(void) {
     if (died > kept && mesa_registry_save_count() == 0)
         end_step();
 }
-
-/* Looking for deaths among kept storages costs a load for each: once in so many keeps. */
-#define SWEEP_EVERY 64
-static _Atomic uint32_t keeps;
 
 /* The framework keeps the tensor. Charged, unless its storage would be alive anyway. Takes over the
  * reference on t->storage. */
@@ -210,8 +211,6 @@ static void keep(struct taking *t, enum mesa_kept why, bool charged) {
     }
     uint64_t bytes;
     mesa_registry_keep(t->storage, record, &bytes);
-    if (atomic_fetch_add_explicit(&keeps, 1, memory_order_relaxed) % SWEEP_EVERY == 0)
-        mesa_saved_sweep();
     mesa_ledger_saved(record, t->view.elements, bytes, bytes, bytes == 0, now_ns() - t->start_ns);
 }
 
@@ -495,6 +494,9 @@ static void note_pooled(const struct taking *t) {
 
 static void take(struct taking *t) {
     const struct mesa_choice *choice = &t->decision->choice;
+    if (mesa_registry_sweep_is_due())
+        mesa_saved_sweep();
+    atomic_fetch_add_explicit(&saves_in_step, 1, memory_order_relaxed);
     size_t storage_bytes = mesa_tensor_storage_bytes(t->tensor);
     t->storage = mesa_registry_storage(mesa_word_at(t->tensor->impl, mesa_torch.impl_storage),
                                        storage_bytes);

@@ -170,6 +170,13 @@ void mesa_registry_keep(struct mesa_storage *storage, void *record, uint64_t *re
     *ret_bytes = bytes;
 }
 
+bool mesa_registry_sweep_is_due(void) {
+    pthread_mutex_lock(&lock);
+    bool due = lingering != NULL && !calls.is_alive(lingering->impl);
+    pthread_mutex_unlock(&lock);
+    return due;
+}
+
 #define SWEEP_BATCH 64
 
 /* Up to SWEEP_BATCH dead ones are taken off the list. Returns how many. Lock held. */
@@ -194,20 +201,23 @@ static size_t sweep_locked(struct mesa_charge *charges, void **impls, size_t *ke
     return found;
 }
 
-size_t mesa_registry_sweep(void (*uncharge)(const struct mesa_charge *charge)) {
+size_t mesa_registry_sweep(void (*uncharge)(const struct mesa_charge *charge), size_t *ret_died) {
     struct mesa_charge charges[SWEEP_BATCH];
     void *impls[SWEEP_BATCH];
-    size_t found, kept;
+    size_t found, kept, died = 0;
     do {
         pthread_mutex_lock(&lock);
         found = sweep_locked(charges, impls, &kept);
         pthread_mutex_unlock(&lock);
         for (size_t i = 0; i < found; i++) {
-            if (charges[i].record != NULL)
+            if (charges[i].record != NULL) {
                 uncharge(&charges[i]);
+                died++;
+            }
             let_go(impls[i]);
         }
     } while (found == SWEEP_BATCH);
+    *ret_died = died;
     return kept;
 }
 

@@ -82,9 +82,12 @@ void mesa_registry_save_end(struct mesa_storage *storage, struct mesa_charge *re
  * (0 if charged already). Takes over the caller's reference. */
 void mesa_registry_keep(struct mesa_storage *storage, void *record, uint64_t *ret_bytes);
 
+/* Has the storage that was kept last died? Then most of an earlier step's have, and a sweep is due. */
+bool mesa_registry_sweep_is_due(void);
+
 /* Looks which kept storages have died and gives their charges to `uncharge`, without the lock. Returns
- * how many are still kept. */
-size_t mesa_registry_sweep(void (*uncharge)(const struct mesa_charge *charge));
+ * how many are still kept; *ret_died is how many were charged and died. */
+size_t mesa_registry_sweep(void (*uncharge)(const struct mesa_charge *charge), size_t *ret_died);
 
 /* Finds a held buffer of the same elements at the same version that can serve: with values if
  * need_values, with exact zeros and signs if need_signs. A reference is added. NULL if none. */
