@@ -6,24 +6,23 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static size_t describe(const struct mesa_view *view, const struct mesa_held *held, char *text,
-                       size_t size) {
+static void describe(const struct mesa_view *view, const struct mesa_heads *heads,
+                     const struct mesa_held *held, char *text, size_t size) {
     struct mesa_source source;
-    struct mesa_heads heads = {MESA_HEADS_NONE, 0, 0};
     text[0] = '\0';
     if (held != NULL)
-        mesa_layout_describe(view, &held->source, &heads, &held->plan, text, size);
+        mesa_layout_describe(view, &held->source, heads, &held->plan, text, size);
     else if (mesa_layout_source(view, &source) == MESA_OK)
-        mesa_layout_describe(view, &source, &heads, NULL, text, size);
-    return size;
+        mesa_layout_describe(view, &source, heads, NULL, text, size);
 }
 
 void mesa_explain(struct mesa_decision *decision, const struct mesa_view *view,
-                  const struct mesa_held *held, unsigned row, size_t held_bytes) {
+                  const struct mesa_heads *heads, const struct mesa_held *held, unsigned row,
+                  size_t held_bytes) {
     if (!mesa_config.explain || atomic_exchange(&decision->explained, true))
         return;
     char layout[256], line[1024];
-    describe(view, held, layout, sizeof layout);
+    describe(view, heads, held, layout, sizeof layout);
     const struct mesa_record *record = mesa_decision_record(decision, row);
     const struct mesa_place *place = &decision->choice.place;
     int n = snprintf(

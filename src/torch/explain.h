@@ -9,6 +9,7 @@
 /* `held` is NULL for kept tensors and for those of which only the geometry is held; `row` is the row of
  * the decision's records. */
 void mesa_explain(struct mesa_decision *decision, const struct mesa_view *view,
-                  const struct mesa_held *held, unsigned row, size_t held_bytes);
+                  const struct mesa_heads *heads, const struct mesa_held *held, unsigned row,
+                  size_t held_bytes);
 
 #endif

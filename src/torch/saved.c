@@ -34,6 +34,7 @@ struct taking {
     const struct mesa_save *save;
     struct mesa_decision *decision;
     struct mesa_view view;
+    struct mesa_heads heads;
     struct mesa_source source;
     uint64_t key;
     uint32_t version;
@@ -204,7 +205,7 @@ static void keep(struct taking *t, enum mesa_kept why, bool charged) {
     mesa_ledger_count_kept(why);
     struct mesa_record *record =
         mesa_decision_record(t->decision, MESA_RECORD_KEPT + (unsigned)why);
-    mesa_explain(t->decision, &t->view, NULL, MESA_RECORD_KEPT + (unsigned)why, 0);
+    mesa_explain(t->decision, &t->view, &t->heads, NULL, MESA_RECORD_KEPT + (unsigned)why, 0);
     if (!charged || record == NULL) {
         mesa_registry_storage_unref(t->storage);
         return;
@@ -247,16 +248,15 @@ static void plan_for(const struct taking *t, const struct mesa_codec *codec, enu
     ret_plan->rounding = choice->settings.rounding;
     /* Another stream for each tensor, the same ones in another run of the same program. */
     static _Atomic uint64_t serial;
-    ret_plan->seed = mesa_config.seed + atomic_fetch_add_explicit(&serial, 1, memory_order_relaxed) *
-                                            UINT64_C(0x9e3779b97f4a7c15);
+    ret_plan->seed =
+        mesa_config.seed +
+        atomic_fetch_add_explicit(&serial, 1, memory_order_relaxed) * UINT64_C(0x9e3779b97f4a7c15);
     ret_plan->strict_sign = choice->keep_signs || wants_signs;
     ret_plan->widest = choice->widest;
     ret_plan->predicate = choice->predicate;
     ret_plan->lo = choice->lo;
     ret_plan->hi = choice->hi;
-    enum mesa_head_layout expected = row == NULL ? MESA_HEADS_NONE : row->heads;
-    struct mesa_heads heads = mesa_layout_heads(&t->view, expected, &head_hint);
-    mesa_layout_group(&t->view, &t->source, &heads, by, choice->settings.group,
+    mesa_layout_group(&t->view, &t->source, &t->heads, by, choice->settings.group,
                       row == NULL ? -1 : row->channel_dim, ret_plan);
     if (codec == &mesa_codec_window)
         plan_window(t, ret_plan);
@@ -402,7 +402,7 @@ static void leave_hook(struct taking *t, struct mesa_held *held, unsigned row, s
     hook->record = record;
     uint64_t charged;
     mesa_registry_save_begin(t->storage, record, &charged);
-    mesa_explain(t->decision, &t->view, held, row, new_bytes);
+    mesa_explain(t->decision, &t->view, &t->heads, held, row, new_bytes);
     mesa_hook_register(hook, t->saved);
     mesa_ledger_saved(record, t->source.elements, charged, new_bytes, row == MESA_RECORD_SHARE,
                       now_ns() - t->start_ns);
@@ -477,11 +477,14 @@ static bool is_cast(const struct mesa_tensor *tensor) {
     return true;
 }
 
-static void note_heads(const struct taking *t) {
+/* Finds heads in the tensor, and remembers what attention shows of them for its neighbours. */
+static void find_heads(struct taking *t) {
     const struct mesa_op_argument *row = t->decision->row;
-    if (row == NULL || row->heads != MESA_HEADS_BHND || t->view.ndim != 4)
+    if (row == NULL)
         return;
-    head_hint = (struct mesa_head_hint){t->view.sizes[0], t->view.sizes[1], t->view.sizes[3]};
+    t->heads = mesa_layout_heads(&t->view, row->heads, &head_hint);
+    if (row->heads == MESA_HEADS_BHND && t->view.ndim == 4)
+        head_hint = (struct mesa_head_hint){t->view.sizes[0], t->view.sizes[1], t->view.sizes[3]};
 }
 
 static void note_pooled(const struct taking *t) {
@@ -504,7 +507,7 @@ static void take(struct taking *t) {
         mesa_ledger_count_kept(MESA_KEPT_NO_MEMORY);
         return;
     }
-    note_heads(t);
+    find_heads(t);
     note_pooled(t);
     bool outlived;
     if (mesa_registry_is_kept(t->storage, &outlived)) {
