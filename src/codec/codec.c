@@ -13,6 +13,7 @@ const struct mesa_codec *const mesa_codecs[] = {
     &mesa_codec_window,
     &mesa_codec_narrow,
     &mesa_codec_sparse,
+    &mesa_codec_exponent,
     &mesa_codec_sparse_affine,
     &mesa_codec_bfloat16,
     &mesa_codec_float16,

@@ -101,6 +101,8 @@ extern const struct mesa_codec mesa_codec_narrow; /* integers in fewer bits, exa
 extern const struct mesa_codec
     mesa_codec_sparse; /* a mask of nonzero elements and those elements, exact */
 extern const struct mesa_codec
+    mesa_codec_exponent; /* floats with their exponents in fewer bits, exact */
+extern const struct mesa_codec
     mesa_codec_sparse_affine;                       /* a mask of nonzero elements and their codes */
 extern const struct mesa_codec mesa_codec_bfloat16; /* float32 rounded to bfloat16 */
 extern const struct mesa_codec mesa_codec_float16;  /* float32 rounded to float16 */

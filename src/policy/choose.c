@@ -39,6 +39,7 @@ static void choose_exact(struct mesa_choice *choice, enum mesa_dtype dtype) {
         try_codec(choice, &mesa_codec_narrow);
     } else if (mesa_dtype_is_real(dtype)) {
         try_codec(choice, &mesa_codec_two);
+        try_codec(choice, &mesa_codec_exponent); /* zeros included: before sparse */
         try_codec(choice, &mesa_codec_sparse);
     }
     choice->exact = true;

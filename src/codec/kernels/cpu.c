@@ -68,16 +68,19 @@ enum mesa_isa mesa_isa_best(void) {
 void mesa_kernels_fill(struct mesa_kernels *ret_table, enum mesa_isa isa) {
     *ret_table = (struct mesa_kernels){.name = isa_names[isa]};
     mesa_kernels_fill_affine_scalar(ret_table);
+    mesa_kernels_fill_exponent_scalar(ret_table);
     mesa_kernels_fill_mask_scalar(ret_table);
     mesa_kernels_fill_number_scalar(ret_table);
 #if defined(__x86_64__)
     if (isa == MESA_ISA_AVX2 || isa == MESA_ISA_AVX512) {
         mesa_kernels_fill_affine_avx2(ret_table);
+        mesa_kernels_fill_exponent_avx2(ret_table);
         mesa_kernels_fill_mask_avx2(ret_table);
         mesa_kernels_fill_number_avx2(ret_table);
     }
     if (isa == MESA_ISA_AVX512) {
         mesa_kernels_fill_affine_avx512(ret_table);
+        mesa_kernels_fill_exponent_avx512(ret_table);
         mesa_kernels_fill_mask_avx512(ret_table);
         mesa_kernels_fill_number_avx512(ret_table);
     }

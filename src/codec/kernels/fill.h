@@ -9,14 +9,17 @@
 struct mesa_kernels;
 
 void mesa_kernels_fill_affine_scalar(struct mesa_kernels *table);
+void mesa_kernels_fill_exponent_scalar(struct mesa_kernels *table);
 void mesa_kernels_fill_mask_scalar(struct mesa_kernels *table);
 void mesa_kernels_fill_number_scalar(struct mesa_kernels *table);
 
 void mesa_kernels_fill_affine_avx2(struct mesa_kernels *table);
+void mesa_kernels_fill_exponent_avx2(struct mesa_kernels *table);
 void mesa_kernels_fill_mask_avx2(struct mesa_kernels *table);
 void mesa_kernels_fill_number_avx2(struct mesa_kernels *table);
 
 void mesa_kernels_fill_affine_avx512(struct mesa_kernels *table);
+void mesa_kernels_fill_exponent_avx512(struct mesa_kernels *table);
 void mesa_kernels_fill_mask_avx512(struct mesa_kernels *table);
 void mesa_kernels_fill_number_avx512(struct mesa_kernels *table);
 

@@ -184,6 +184,24 @@ struct mesa_kernels {
     bool (*float_to_f16)(const float *src, size_t n, uint16_t *ret_dst);
     void (*f16_to_float)(const uint16_t *src, size_t n, bool stream, float *ret_dst);
 
+    /* ---- floats as exponents, a byte each, and the other bits. Indexed by MESA_F32, MESA_BF16 and
+     * MESA_F16. rest: float32 2n bytes with the low halves, then n with the sign above the upper 7
+     * bits of the mantissa; bfloat16 n bytes of sign and mantissa; float16 n low bytes. extra:
+     * float16 only, n bytes with the sign above the upper 2 bits of the mantissa. */
+    void (*exponent_split[3])(const void *src, size_t n, uint8_t *ret_exponents, uint8_t *ret_rest,
+                              uint8_t *ret_extra);
+    void (*exponent_join[3])(const uint8_t *exponents, const uint8_t *rest, const uint8_t *extra,
+                             size_t n, void *ret_dst);
+    /* An exponent e is far if (uint8_t)(top - e) >= escape, escape >= 1. How many are? */
+    size_t (*exponent_count_far[3])(const void *src, size_t n, uint8_t top, uint8_t escape);
+    /* n codes, top - e or `escape` for those that are far, and those, in order. Returns how many; may
+     * write up to 64 bytes of slack behind the last. */
+    size_t (*exponent_fold)(const uint8_t *exponents, size_t n, uint8_t top, uint8_t escape,
+                            uint8_t *ret_codes, uint8_t *ret_far);
+    /* `count` are far. */
+    void (*exponent_unfold)(const uint8_t *codes, size_t n, uint8_t top, uint8_t escape,
+                            const uint8_t *far, size_t count, uint8_t *ret_exponents);
+
     /* ---- is every element finite? */
     bool (*all_finite[MESA_REAL_DTYPES])(const void *src, size_t n);
 
