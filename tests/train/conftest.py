@@ -7,7 +7,7 @@ import pytest
 
 import harness
 
-SHOWN = 40  # differences
+SHOWN = 60  # differences
 
 
 def pytest_addoption(parser):

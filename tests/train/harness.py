@@ -193,7 +193,8 @@ def differences(plain, other, tolerance):
             lines.append(f"{name}: not the same bits, relative error {error:.3g}")
     for name, gradient in plain["gradients"].items():
         if name in other["gradients"]:
-            lines += gradient_difference(name, gradient, other["gradients"][name], tolerance)
+            lines += gradient_difference(name, gradient, other["gradients"][name], tolerance,
+                                         plain["scales"].get(name, 0.0))
     for name, model in plain["models"].items():
         if name in other["models"]:
             lines += model_differences(name, model, other["models"][name], tolerance)
@@ -208,12 +209,16 @@ def first_difference(plain, other, around=60):
     return f"{a}  became  {b}"
 
 
-def gradient_difference(name, plain, other, tolerance):
+def gradient_difference(name, plain, other, tolerance, scale=0.0):
     if same_bits(plain, other):
         return []
     error = relative_error(plain, other)
     if tolerance == 0:
         return [f"gradient {name}: not the same bits, relative error {error:.3g}"]
+    if scale and plain.shape == other.shape:
+        terms = max(numpy.linalg.norm(plain), scale * plain.size**0.5)
+        off = numpy.linalg.norm(plain - other)
+        error = off / terms if numpy.isfinite(off) else error
     if not error <= tolerance:
         return [f"gradient {name}: relative error {error:.3g}, allowed is {tolerance:g}"]
     return []

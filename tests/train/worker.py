@@ -45,8 +45,8 @@ def run(name):
     if left > 0 and not program.leaks and error is None:
         record.check(False, f"{left} bytes are still held after the program has ended")
     return {"name": name, "error": error, "values": record.values, "gradients": record.gradients,
-            "models": record.models, "facts": record.facts, "failed": record.failed,
-            "seconds": time.monotonic() - begin}
+            "scales": record.scales, "models": record.models, "facts": record.facts,
+            "failed": record.failed, "seconds": time.monotonic() - begin}
 
 
 def main():

@@ -57,6 +57,7 @@ class Record:
     def __init__(self):
         self.values = {}  # name -> array; the same bits in every run
         self.gradients = {}  # name -> array; each on its own within the tolerance
+        self.scales = {}  # name -> what an element of that gradient has to be compared to, if small
         self.models = {}  # name -> {parameter -> array}; as one vector within the tolerance
         self.facts = {}  # name -> anything that compares; equal in every run
         self.failed = []  # what was untrue in this run
@@ -68,8 +69,11 @@ class Record:
         """As value(), for tensors that are too large to be carried around."""
         self._put(self.facts, name, digest(*tensors))
 
-    def gradient(self, name, tensor):
+    def gradient(self, name, tensor, scale=0.0):
+        """Where a gradient vanishes by cancellation, scale says how large its terms are."""
         self._put(self.gradients, name, as_array(tensor))
+        if scale:
+            self.scales[name] = scale
 
     def gradients_of(self, name, tensors):
         for i, tensor in enumerate(tensors):

@@ -14,12 +14,6 @@ from .operators import SMALL, database, label, samples, seed, tensors_in
 
 CHUNKS = 8
 
-# Nodes that are named after another operator than the one whose code saves: the generator of
-# PyTorch's autograd code calls them so. Compared without underscores, in lower case.
-SYNONYMS = {
-    "ntadd": "nestedadd",
-}
-
 
 class Trace:
     """mesa_trace() and mesa_trace_read()."""
@@ -69,13 +63,13 @@ def saved_by(node):
 
 
 def plain_name(text):
-    return text.replace("_", "").lower()
+    """Without underscores, in lower case, and nll_loss for nll_loss_forward as nodes are named."""
+    return text.replace("_", "").lower().removesuffix("forward")
 
 
 def name_of(node):
     """mul of MulBackward0, softmax of SoftmaxBackward0."""
-    name = plain_name(re.sub(r"Backward\d*$", "", type(node).__name__))
-    return SYNONYMS.get(name, name)
+    return plain_name(re.sub(r"Backward\d*$", "", type(node).__name__))
 
 
 def compare_sample(trace, call):

@@ -118,17 +118,17 @@ def run_sample(record, name, call, inputs):
         alone = torch.autograd.grad(outputs, inputs, weights, retain_graph=True, allow_unused=True)
         for i, g in enumerate(alone):
             if g is not None:
-                record.gradient(f"{name} gradient {i}", g)
+                record.gradient(f"{name} gradient {i}", g, scale=1.0)
         first = torch.autograd.grad(outputs, inputs, weights, create_graph=True, allow_unused=True)
         first = [g for g in first if g is not None]
         for i, g in enumerate(first):
-            record.gradient(f"{name} first {i}", g)
+            record.gradient(f"{name} first {i}", g, scale=1.0)
         again = differentiable(first)
         if again:
             second = torch.autograd.grad(again, inputs, weights_for(again), allow_unused=True)
             for i, g in enumerate(second):
                 if g is not None:
-                    record.gradient(f"{name} second {i}", g)
+                    record.gradient(f"{name} second {i}", g, scale=1.0)
     except Exception as error:
         record.fact(f"{name} gradient error", f"{type(error).__name__}: {error}")
 
@@ -152,7 +152,8 @@ def run_operators(record, choose):
 
 
 # Some formulas are badly conditioned: what a gradient of first or second order makes of an error
-# of 8 bits in one of five elements has no common bound. This one finds wrong formulas, not noise.
+# of 8 bits in one of five elements has no common bound. This one finds wrong formulas, not noise;
+# upstream gradients are of size 1, and so are the terms of which a gradient is the sum.
 BOUND = 0.05
 
 add("operators.core", lambda record: run_operators(
