@@ -656,6 +656,68 @@ static void check_fingerprint(size_t round) {
     expect(scalar.fingerprint(src, n) == tested.fingerprint(src, n), "value");
 }
 
+static void check_exponents(enum mesa_dtype dtype, size_t round) {
+    SKIP_UNLESS_OVERWRITTEN(exponent_split[dtype]);
+    size_t n = length_of_round(round), bytes = mesa_dtype_bytes(dtype);
+    size_t rest = n * (bytes - 1), extra = dtype == MESA_F16 ? n : 0;
+    const void *src = random_reals(0, dtype, n, random_class());
+    place_outputs(0, n);
+    place_outputs(1, rest);
+    place_outputs(2, extra);
+    for (int i = 0; i < 2; i++)
+        (i ? &tested : &scalar)
+            ->exponent_split[dtype](src, n, output[i][0].data, output[i][1].data,
+                                    output[i][2].data);
+    for (int slot = 0; slot < 3; slot++)
+        expect_same_outputs(slot);
+    uint8_t *exponents = place_input(1, n);
+    memcpy(exponents, output[0][0].data, n);
+
+    entry_name = "exponent_count_far";
+    uint8_t top = n == 0 ? 0 : exponents[random_below(n)];
+    uint8_t escape = (uint8_t)((2u << random_below(8)) - 1);
+    size_t count[2];
+    for (int i = 0; i < 2; i++)
+        count[i] = (i ? &tested : &scalar)->exponent_count_far[dtype](src, n, top, escape);
+    expect(count[0] == count[1], "number of exponents");
+
+    entry_name = "exponent_join";
+    uint8_t *others = place_input(2, rest + extra);
+    memcpy(others, output[0][1].data, rest);
+    memcpy(others + rest, output[0][2].data, extra);
+    place_outputs(0, n * bytes);
+    for (int i = 0; i < 2; i++)
+        (i ? &tested : &scalar)
+            ->exponent_join[dtype](exponents, others, others + rest, n, output[i][0].data);
+    expect_same_outputs(0);
+    expect(memcmp(output[0][0].data, src, n * bytes) == 0, "what was split");
+
+    entry_name = "exponent_fold";
+    size_t far[2];
+    place_outputs(0, n);
+    place_outputs(1, n + 64);
+    for (int i = 0; i < 2; i++)
+        far[i] =
+            (i ? &tested : &scalar)
+                ->exponent_fold(exponents, n, top, escape, output[i][0].data, output[i][1].data);
+    expect(far[0] == count[0] && far[1] == count[0], "number of exponents");
+    for (int i = 0; i < 2; i++) /* the slack that it may use */
+        memset(output[i][1].data + far[0], GUARD, n + 64 - far[0]);
+    expect_same_outputs(0);
+    expect_same_outputs(1);
+
+    entry_name = "exponent_unfold";
+    uint8_t *codes = place_input(0, n), *apart = place_input(2, far[0]);
+    memcpy(codes, output[0][0].data, n);
+    memcpy(apart, output[0][1].data, far[0]);
+    place_outputs(2, n);
+    for (int i = 0; i < 2; i++)
+        (i ? &tested : &scalar)
+            ->exponent_unfold(codes, n, top, escape, apart, far[0], output[i][2].data);
+    expect_same_outputs(2);
+    expect(memcmp(output[0][2].data, exponents, n) == 0, "what was folded");
+}
+
 static void check_all(size_t rounds) {
     for (size_t round = 0; round < rounds; round++) {
         for (enum mesa_dtype dtype = 0; dtype < MESA_REAL_DTYPES; dtype++) {
@@ -672,6 +734,8 @@ static void check_all(size_t rounds) {
         }
         for (size_t index = 0; index < 3; index++)
             check_two(index, round);
+        for (enum mesa_dtype dtype = 0; dtype <= MESA_F16; dtype++)
+            check_exponents(dtype, round);
         check_bits(round);
         check_bool(round);
         check_bf16(round);
