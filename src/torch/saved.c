@@ -325,8 +325,9 @@ static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kep
     enum mesa_status status = MESA_DECLINED;
     unsigned i;
     for (i = 0; i < choice->count && status == MESA_DECLINED; i++) {
-        /* A compact copy of a strided tensor may take another path in BLAS, with other roundings. */
-        if (choice->exact && t->source.ndim > 1)
+        /* A compact copy of a strided tensor may take another path in BLAS or another loop of an
+         * elementwise op, with other roundings. */
+        if (choice->exact && (t->source.ndim > 1 || t->source.strides[0] != 1))
             break;
         plan_for(t, choice->candidates[i], choice->settings.by, wants_signs, &held->plan);
         status = encode(t, held);
