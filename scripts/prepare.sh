@@ -150,7 +150,8 @@ prepare_build() {
     shift
     if [ ! -f "$directory/build.ninja" ]; then
         say "build: configuring $directory"
-        meson setup "$directory" "$@" >"$directory.log" 2>&1 || {
+        # With the Python of .venv, which has what the tests in C ask of one.
+        PATH=$PWD/.venv/bin:$PATH meson setup "$directory" "$@" >"$directory.log" 2>&1 || {
             cat "$directory.log" >&2
             die "'meson setup $directory $*' failed (its message is above)"
         }
