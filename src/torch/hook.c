@@ -9,6 +9,7 @@
 
 #include "report/ledger.h"
 #include "torch/caller.h"
+#include "torch/clock.h"
 #include "torch/message.h"
 #include "torch/saved.h"
 #include "torch/verify.h"
@@ -16,13 +17,6 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* The original, if its storage is alive: exact and free. NULL otherwise. */
 static struct mesa_tensor *alias_of_original(struct mesa_hook *hook) {
@@ -102,13 +96,13 @@ static struct mesa_tensor *tensor_of(struct mesa_hook *hook, bool for_program) {
 }
 
 static struct mesa_tensor *unpack(struct mesa_tensor *ret, struct mesa_hook *hook) {
-    uint64_t start = now_ns();
+    uint64_t start = mesa_now_ns();
     bool for_program = !hook->gives_values && mesa_caller_is_program();
     MESA_INSIDE_SCOPE;
     struct mesa_tensor *tensor = tensor_of(hook, for_program);
     mesa_counter_share(tensor, hook->counter);
     mesa_tensor_move_out(tensor, ret);
-    mesa_ledger_unpacked(hook->record, now_ns() - start);
+    mesa_ledger_unpacked(hook->record, mesa_now_ns() - start);
     return ret;
 }
 

@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "torch/saved.h"
 
+#include "torch/clock.h"
 #include "torch/explain.h"
 #include "torch/scalars.h"
 #include "torch/trace.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct mesa_config mesa_config;
 _Thread_local unsigned mesa_paused __attribute__((tls_model("initial-exec")));
@@ -42,12 +42,6 @@ struct taking {
     struct mesa_storage *storage;
     uint64_t start_ns;
 };
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* ---- decisions ------------------------------------------------------------------------------ */
 
@@ -212,7 +206,8 @@ static void keep(struct taking *t, enum mesa_kept why, bool charged) {
     }
     uint64_t bytes;
     mesa_registry_keep(t->storage, record, &bytes);
-    mesa_ledger_saved(record, t->view.elements, bytes, bytes, bytes == 0, now_ns() - t->start_ns);
+    mesa_ledger_saved(record, t->view.elements, bytes, bytes, bytes == 0,
+                      mesa_now_ns() - t->start_ns);
 }
 
 /* ---- holding -------------------------------------------------------------------------------- */
@@ -406,7 +401,7 @@ static void leave_hook(struct taking *t, struct mesa_held *held, unsigned row, s
     mesa_explain(t->decision, &t->view, &t->heads, held, row, new_bytes);
     mesa_hook_register(hook, t->saved);
     mesa_ledger_saved(record, t->source.elements, charged, new_bytes, row == MESA_RECORD_SHARE,
-                      now_ns() - t->start_ns);
+                      mesa_now_ns() - t->start_ns);
 }
 
 static void share_or_hold(struct taking *t) {
@@ -566,7 +561,7 @@ void mesa_saved_constructed(void *saved, const struct mesa_tensor *tensor,
     t.decision = decision_of(site, t.view.dtype, bytes);
     if (t.decision == NULL || t.decision->choice.off)
         return;
-    t.start_ns = now_ns();
+    t.start_ns = mesa_now_ns();
     t.is_constant = mesa_tensor_grad_fn(tensor) == NULL;
     MESA_INSIDE_SCOPE;
     take(&t);
