@@ -64,6 +64,7 @@ static const struct {
     {FIELD(in_parallel_region), REQUIRED, "_ZN2at18in_parallel_regionEv"},
     {FIELD(parallel_for), OPTIONAL, "torch_parallel_for"},
     {FIELD(anomaly_enabled), OPTIONAL, "_ZN5torch8autograd11AnomalyMode8_enabledE"},
+    {FIELD(node_forward_op_name), OPTIONAL, "_ZNK5torch8autograd4Node15forward_op_nameB5cxx11Ev"},
     {FIELD(check_fail), REQUIRED, "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"},
     {FIELD(cxx_new), REQUIRED, "_Znwm"},
     {FIELD(cxx_delete), REQUIRED, "_ZdlPv"},

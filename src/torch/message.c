@@ -5,8 +5,10 @@
 
 #include "torch/saved.h"
 
+#include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 struct message {
     char text[1536];
@@ -29,31 +31,54 @@ static void raise(const struct message *message) {
     mesa_torch.check_fail("unpack", "libmesa", 0, message->text);
 }
 
-/* As at::Tensor::toString() names CPU tensors. */
+/* As at::Tensor::toString() names CPU tensors: dtypes that Torch7 had by its names, later ones not. */
 static const char *legacy_type(enum mesa_dtype dtype) {
     static const char *const names[MESA_DTYPE_COUNT] = {
-        [MESA_F32] = "Float",
-        [MESA_BF16] = "BFloat16",
-        [MESA_F16] = "Half",
-        [MESA_F64] = "Double",
-        [MESA_BOOL] = "Bool",
-        [MESA_U8] = "Byte",
-        [MESA_I8] = "Char",
-        [MESA_I16] = "Short",
-        [MESA_I32] = "Int",
-        [MESA_I64] = "Long",
-        [MESA_C64] = "ComplexFloat",
-        [MESA_C128] = "ComplexDouble",
-        [MESA_DTYPE_OTHER] = "Undefined",
+        [MESA_F32] = "torch.FloatTensor",     [MESA_BF16] = "CPUBFloat16Type",
+        [MESA_F16] = "torch.HalfTensor",      [MESA_F64] = "torch.DoubleTensor",
+        [MESA_BOOL] = "CPUBoolType",          [MESA_U8] = "torch.ByteTensor",
+        [MESA_I8] = "torch.CharTensor",       [MESA_I16] = "torch.ShortTensor",
+        [MESA_I32] = "torch.IntTensor",       [MESA_I64] = "torch.LongTensor",
+        [MESA_C64] = "CPUComplexFloatType",   [MESA_C128] = "CPUComplexDoubleType",
+        [MESA_DTYPE_OTHER] = "UndefinedType",
     };
     return names[dtype];
+}
+
+#define HINT                                                                                       \
+    " Hint: enable anomaly detection to find the operation that failed to compute its gradient"
+
+/* Looks for libtorch's own wording among its constants: it differs between versions. */
+static int find_hint(struct dl_phdr_info *module, size_t size, void *ret_hint) {
+    (void)size;
+    if (strstr(module->dlpi_name, "libtorch_cpu.so") == NULL)
+        return 0;
+    for (int i = 0; i < module->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &module->dlpi_phdr[i];
+        if (segment->p_type != PT_LOAD || (segment->p_flags & PF_R) == 0 ||
+            (segment->p_flags & PF_W) != 0)
+            continue;
+        const char *start = (const char *)module->dlpi_addr + segment->p_vaddr;
+        const char *found = memmem(start, segment->p_filesz, HINT, strlen(HINT));
+        if (found != NULL) {
+            *(const char **)ret_hint = found;
+            return 1;
+        }
+    }
+    return 1;
+}
+
+static const char *hint_of_libtorch(void) {
+    const char *hint = HINT ", with torch.autograd.set_detect_anomaly(True).";
+    dl_iterate_phdr(find_hint, &hint);
+    return hint;
 }
 
 void mesa_raise_modified(const struct mesa_hook *hook) {
     struct message message = {.length = 0};
     add(&message,
         "one of the variables needed for gradient computation has been modified by an "
-        "inplace operation: [torch.%sTensor [",
+        "inplace operation: [%s [",
         legacy_type(hook->dtype));
     for (int i = 0; i < hook->ndim; i++)
         add(&message, "%s%lld", i == 0 ? "" : ", ", (long long)hook->dims[i]);
@@ -65,9 +90,7 @@ void mesa_raise_modified(const struct mesa_hook *hook) {
     add(&message, " is at version %u; expected version %u instead.",
         mesa_counter_version(hook->counter), hook->version);
     if (mesa_torch.anomaly_enabled == NULL || !*mesa_torch.anomaly_enabled)
-        add(&message,
-            " Hint: enable anomaly detection to find the operation that failed to compute "
-            "its gradient, with torch.autograd.set_detect_anomaly(True).");
+        add(&message, "%s", hint_of_libtorch());
     else
         add(&message,
             " Hint: the backtrace further above shows the operation that failed to compute "

@@ -75,11 +75,12 @@ void mesa_node_class(const void *node, char *ret_name, size_t size) {
 
 void mesa_node_name(const void *node, char *ret_name, size_t size) {
     ret_name[0] = '\0';
-    if (node == NULL || mesa_torch.node_name_slot == 0)
+    void (*name)(struct mesa_cxx_string *, const void *) = mesa_torch.node_forward_op_name;
+    if (node == NULL || (name == NULL && mesa_torch.node_name_slot == 0))
         return;
-    void (*name)(struct mesa_cxx_string *, const void *);
-    *(void **)&name =
-        mesa_word_at(mesa_word_at(node, 0), mesa_torch.node_name_slot * sizeof(void *));
+    if (name == NULL)
+        *(void **)&name =
+            mesa_word_at(mesa_word_at(node, 0), mesa_torch.node_name_slot * sizeof(void *));
     struct mesa_cxx_string text;
     name(&text, node);
     size_t kept = text.length < size ? text.length : size - 1;

@@ -89,6 +89,7 @@ struct mesa_torch {
     /* Optional: NULL in some versions. */
     int32_t (*parallel_for)(int64_t, int64_t, int64_t, void (*)(int64_t, int64_t, void *), void *);
     const bool *anomaly_enabled;
+    void (*node_forward_op_name)(struct mesa_cxx_string *ret, const void *node); /* since 2.13 */
 
     void (*check_fail)(const char *function, const char *file, uint32_t line, const char *message)
         __attribute__((noreturn));
@@ -190,7 +191,8 @@ static inline const void *mesa_tensor_grad_fn(const struct mesa_tensor *tensor) 
  * GIL; at most `size` bytes with the NUL. Slow (dladdr). */
 void mesa_node_class(const void *node, char *ret_name, size_t size);
 
-/* What node->name() says (may take the GIL for Python functions). */
+/* What libtorch calls a node in messages: the forward op's name where it knows that, else node->name()
+ * (which may take the GIL for Python functions). */
 void mesa_node_name(const void *node, char *ret_name, size_t size);
 
 /* ---- making tensors ------------------------------------------------------------------------- */
