@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from . import add, digest, program
+from . import TOLERANCE, add, digest, program
 from .zoo import bert, deit_tiny, digits, gpt2, llama, resnet18, t5, timm_classifier, unet
 
 
@@ -30,7 +30,7 @@ for name, build, tolerance in (("gpt2", gpt2, 0.006), ("llama", llama, 0.006),
             tolerance)
 
 
-@program()
+@program(tolerance=0.006)
 def deit_without_fused_attention(record):
     def prepare(model):
         for block in model.blocks:
@@ -78,7 +78,7 @@ def recompute(reentrant):
 
 for kind in (True, False):
     add(f"modes.checkpoint_{'reentrant' if kind else 'not_reentrant'}",
-        lambda r, kind=kind: one_step(r, gpt2, recompute(kind)))
+        lambda r, kind=kind: one_step(r, gpt2, recompute(kind)), 0.006)
 
 
 @program()
@@ -131,7 +131,7 @@ def checkpoint_policy_of_operators(record):
     record.gradients_of("gradient", [x.grad] + [p.grad for p in block.parameters()])
 
 
-@program()
+@program(tolerance=2 * TOLERANCE)  # bfloat16 has 8 bits itself
 def checkpoint_under_autocast(record):
     block = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 256))
     x = torch.randn(256, 256, requires_grad=True)
@@ -242,7 +242,7 @@ def one_step_of_compiled(record, backend):
     record.model("model", model)
 
 
-@program()
+@program(tolerance=0.008)
 def channels_last_resnet(record):
     model, _ = resnet18()
     model = model.to(memory_format=torch.channels_last)
@@ -255,7 +255,7 @@ def channels_last_resnet(record):
     record.fact("strides", [x.grad.stride()] + [p.grad.stride() for p in model.parameters()])
 
 
-@program()
+@program(tolerance=0.006)
 def channels_last_convnext(record):
     one_step(record, lambda: timm_classifier("convnext_atto", 64),
              lambda model: model.to(memory_format=torch.channels_last))
@@ -317,7 +317,7 @@ def optimizer_in_backward(record):
     record.gradients_of("moved", [p.detach() - q for p, q in zip(model.parameters(), start)])
 
 
-@program()
+@program(tolerance=0)
 def evaluation(record):
     """Without gradients nothing is saved, and results are the same bits."""
     model, loss = gpt2()
@@ -329,7 +329,7 @@ def evaluation(record):
     record.value("with a graph", loss())
 
 
-@program()
+@program(tolerance=0.008)
 def frozen_batch_norm(record):
     """Statistics of evaluation, frozen layers in front of trained ones."""
     model, loss = resnet18()
@@ -357,7 +357,7 @@ def recurrent_layers(record):
                                                 for p in m.parameters()])
 
 
-@program()
+@program(tolerance=0.006)
 def two_threads_inside_operators(record):
     torch.set_num_threads(2)
     one_step(record, deit_tiny)

@@ -8,6 +8,7 @@
 import contextlib
 import functools
 import io
+import math
 import random
 import warnings
 
@@ -96,7 +97,7 @@ def weights_for(tensors):
     return [torch.randn(t.shape, generator=generator, dtype=t.dtype) for t in tensors]
 
 
-def run_sample(record, name, call, inputs):
+def run_sample(record, name, call, inputs, scales):
     """Outputs, first and second gradients of one call; an error is a fact like any other."""
     seed()
     try:
@@ -118,17 +119,17 @@ def run_sample(record, name, call, inputs):
         alone = torch.autograd.grad(outputs, inputs, weights, retain_graph=True, allow_unused=True)
         for i, g in enumerate(alone):
             if g is not None:
-                record.gradient(f"{name} gradient {i}", g, scale=1.0)
+                record.gradient(f"{name} gradient {i}", g, scales[0])
         first = torch.autograd.grad(outputs, inputs, weights, create_graph=True, allow_unused=True)
         first = [g for g in first if g is not None]
         for i, g in enumerate(first):
-            record.gradient(f"{name} first {i}", g, scale=1.0)
+            record.gradient(f"{name} first {i}", g, scales[0])
         again = differentiable(first)
         if again:
             second = torch.autograd.grad(again, inputs, weights_for(again), allow_unused=True)
             for i, g in enumerate(second):
                 if g is not None:
-                    record.gradient(f"{name} second {i}", g, scale=1.0)
+                    record.gradient(f"{name} second {i}", g, scales[1])
     except Exception as error:
         record.fact(f"{name} gradient error", f"{type(error).__name__}: {error}")
 
@@ -136,14 +137,15 @@ def run_sample(record, name, call, inputs):
 def run_operator(record, op):
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
+        scales = SHARP.get(op.name, (1.0, 1.0))
         for i, sample in enumerate(samples(op)):
             inputs = tensors_in([sample.input, sample.args, sample.kwargs])
             run_sample(record, f"{label(op)} {i}",
-                       lambda: op(sample.input, *sample.args, **sample.kwargs), inputs)
+                       lambda: op(sample.input, *sample.args, **sample.kwargs), inputs, scales)
             in_place = op.inplace_variant
             if in_place and isinstance(sample.input, torch.Tensor) and not sample.broadcasts_input:
                 run_sample(record, f"{label(op)} {i} in place", lambda: in_place(
-                    sample.input * 1, *sample.args, **sample.kwargs), inputs)
+                    sample.input * 1, *sample.args, **sample.kwargs), inputs, scales)
 
 
 def run_operators(record, choose):
@@ -155,6 +157,21 @@ def run_operators(record, choose):
 # of 8 bits in one of five elements has no common bound. This one finds wrong formulas, not noise;
 # upstream gradients are of size 1, and so are the terms of which a gradient is the sum.
 BOUND = 0.05
+
+# Operators whose samples amplify: exponentials of products of numbers around 5, negative powers of
+# numbers around 0. Size of the terms of a gradient of first and of second order; infinite means no
+# bound under lossy policies. Exact policies compare the bits of all of them.
+SHARP = {
+    "nn.functional.scaled_dot_product_attention": (20.0, math.inf),
+    "nn.functional.multi_head_attention_forward": (200.0, math.inf),
+    "nn.functional.linear_cross_entropy": (10.0, math.inf),
+    "cov": (100.0, math.inf),
+    "nn.functional.normalize": (1.0, math.inf),
+    "index_reduce": (1.0, math.inf),
+    "scatter_reduce": (1.0, math.inf),
+    "__rdiv__": (1.0, math.inf),
+    "linalg.householder_product": (1.0, math.inf),
+}
 
 add("operators.core", lambda record: run_operators(
     record, lambda ops: [op for op in ops if op.name in CORE]), BOUND, environment=SMALL)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import map_large_blocks, program, resident_bytes
+from . import error_text, map_large_blocks, program, resident_bytes
 
 
 @program()
@@ -341,12 +341,11 @@ def views_of_what_is_alive(record):
 
 @program()
 def storage_is_swapped(record):
-    """set_() and .data exchange what a tensor is made of, behind the back of autograd."""
+    """.data exchanges what a tensor is made of, behind the back of autograd. Plain PyTorch goes on
+    with the new values, who holds a copy with the old ones: it must not raise and not crash."""
     x = torch.randn(128, 256, requires_grad=True)
     h = x * 1.0
-    saved = h.detach().clone()
     y = h.exp() * h
-    h.data = torch.zeros(128, 256)  # h has another storage now; what was saved has not
-    y.backward(torch.ones(128, 256))
-    record.check(not torch.equal(h.detach(), saved), "data was exchanged")
-    record.gradient("gradient", x.grad)
+    h.data = torch.zeros(128, 256)
+    record.fact("error", error_text(lambda: y.backward(torch.ones(128, 256))))
+    record.check(bool(x.grad.isfinite().all()), "finite")
