@@ -15,7 +15,9 @@ struct mesa_torch mesa_torch;
 _Atomic int mesa_torch_state = MESA_TORCH_UNSEEN;
 _Thread_local bool mesa_torch_inside __attribute__((tls_model("initial-exec")));
 
-enum need { REQUIRED, OPTIONAL };
+/* GLOBAL: found as libtorch's own calls find it, in what is preloaded first (an allocator or a
+ * sanitizer that brings its own operator new), then in libtorch and what that is linked to. */
+enum need { REQUIRED, OPTIONAL, GLOBAL };
 
 #define FIELD(field) offsetof(struct mesa_torch, field)
 static const struct {
@@ -66,8 +68,8 @@ static const struct {
     {FIELD(anomaly_enabled), OPTIONAL, "_ZN5torch8autograd11AnomalyMode8_enabledE"},
     {FIELD(node_forward_op_name), OPTIONAL, "_ZNK5torch8autograd4Node15forward_op_nameB5cxx11Ev"},
     {FIELD(check_fail), REQUIRED, "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"},
-    {FIELD(cxx_new), REQUIRED, "_Znwm"},
-    {FIELD(cxx_delete), REQUIRED, "_ZdlPv"},
+    {FIELD(cxx_new), GLOBAL, "_Znwm"},
+    {FIELD(cxx_delete), GLOBAL, "_ZdlPv"},
     {FIELD(op_detach), REQUIRED, "_ZN2at4_ops6detach4callERKNS_6TensorE"},
     {FIELD(op_neg_view), REQUIRED, "_ZN2at4_ops9_neg_view4callERKNS_6TensorE"},
     {FIELD(op_zero), REQUIRED, "_ZN2at4_ops5zero_4callERNS_6TensorE"},
@@ -117,8 +119,10 @@ enum mesa_status mesa_torch_bind(char *ret_why, size_t why_size) {
         return MESA_BROKEN;
     }
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *address = dlsym(mesa_torch.library, symbols[i].symbol);
-        if (address == NULL && symbols[i].need == REQUIRED) {
+        void *address = symbols[i].need == GLOBAL ? dlsym(RTLD_DEFAULT, symbols[i].symbol) : NULL;
+        if (address == NULL)
+            address = dlsym(mesa_torch.library, symbols[i].symbol);
+        if (address == NULL && symbols[i].need != OPTIONAL) {
             snprintf(ret_why, why_size, "this libtorch does not have %s", symbols[i].symbol);
             return MESA_BROKEN;
         }
