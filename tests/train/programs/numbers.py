@@ -192,7 +192,10 @@ def masks_are_exact(record):
     for name, f in {
             "relu": F.relu, "leaky_relu": lambda x: F.leaky_relu(x, 0.1), "relu6": F.relu6,
             "hardtanh": F.hardtanh, "clamp": lambda x: x.clamp(-0.5, 0.5),
-            "clamp_min": lambda x: x.clamp_min(0), "hardsigmoid": F.hardsigmoid,
+            # Versions of PyTorch differ in what a tie with the bound gives.
+            "clamp_min": lambda x: x.clamp_min(0), "clamp_max": lambda x: x.clamp_max(0.0),
+            "clamp_min 0.0": lambda x: x.clamp_min(0.0), "clamp at 0": lambda x: x.clamp(0.0, 1.0),
+            "hardtanh at 0": lambda x: F.hardtanh(x, -1.0, 0.0), "hardsigmoid": F.hardsigmoid,
             "threshold": lambda x: F.threshold(x, 0.1, 20.0), "abs": torch.abs,
             "prelu": lambda x: F.prelu(x, torch.tensor([0.25])),
             "softshrink": lambda x: F.softshrink(x, 0.3),
