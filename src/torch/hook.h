@@ -21,6 +21,7 @@ struct mesa_hook {
     const void *node; /* borrowed: the SavedVariable or its owner keeps it; for messages */
     int64_t output_nr;
     bool is_output;
+    bool is_view;      /* an input that is a view of something with history */
     bool gives_values; /* what is held gives the values back, if rounded */
     bool is_constant;  /* no grad_fn and no gradient wanted: input, buffer, frozen weight */
     enum mesa_dtype dtype;

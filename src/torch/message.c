@@ -84,7 +84,12 @@ void mesa_raise_modified(const struct mesa_hook *hook) {
         add(&message, "%s%lld", i == 0 ? "" : ", ", (long long)hook->dims[i]);
     add(&message, "]]");
     char name[256];
-    mesa_node_name(hook->node, name, sizeof name);
+    /* Once it was written to, libtorch gives a view a new node that takes it from its base. */
+    if (hook->is_view)
+        snprintf(name, sizeof name, "%s",
+                 mesa_torch.node_forward_op_name != NULL ? "AsStrided" : "AsStridedBackward0");
+    else
+        mesa_node_name(hook->node, name, sizeof name);
     if (name[0] != '\0')
         add(&message, ", which is output %lld of %s,", (long long)hook->output_nr, name);
     add(&message, " is at version %u; expected version %u instead.",

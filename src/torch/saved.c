@@ -373,6 +373,7 @@ static struct mesa_hook *hook_for(struct taking *t, struct mesa_held *held) {
     hook->node = mesa_tensor_grad_fn(t->tensor);
     hook->output_nr = t->save->is_output ? mesa_torch.tensor_output_nr(t->tensor) : 0;
     hook->is_output = t->save->is_output;
+    hook->is_view = !hook->is_output && hook->node != NULL && mesa_torch.tensor_is_view(t->tensor);
     hook->gives_values = held != NULL && held->has_values;
     hook->is_constant = t->is_constant;
     hook->dtype = t->view.dtype;
@@ -425,7 +426,7 @@ static void share_or_hold(struct taking *t) {
     enum mesa_kept why = MESA_KEPT_VALUES;
     held = hold(t, &row, &why);
     if (held == NULL) {
-        keep(t, why, true);
+        keep(t, why, !t->is_constant);
         return;
     }
     void *superseded;
@@ -517,7 +518,7 @@ static void take(struct taking *t) {
     } else if (!choice->geometry && choice->count == 0) {
         keep(t, choice->kept, !t->is_constant);
     } else if (mesa_layout_source(&t->view, &t->source) != MESA_OK) {
-        keep(t, MESA_KEPT_LAYOUT, true);
+        keep(t, MESA_KEPT_LAYOUT, !t->is_constant);
     } else if (t->source.elements * mesa_dtype_bytes(t->view.dtype) < mesa_config.min_bytes) {
         mesa_registry_storage_unref(t->storage); /* a small tensor, broadcast */
     } else {

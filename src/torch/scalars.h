@@ -22,7 +22,7 @@ struct mesa_scalar {
 
 /* The innermost such call of this thread. */
 struct mesa_scalar_call {
-    const char *op; /* as the op table names it; NULL: none */
+    const char *op;                           /* as the op table names it; NULL: none */
     const struct mesa_scalar *first, *second; /* borrowed for the call; second may be NULL */
 };
 extern _Thread_local struct mesa_scalar_call mesa_scalar_call;
