@@ -518,7 +518,7 @@ Test(layout, groups_of_usual_tensors) {
     expect_block(plan_of(&tokens, NULL, MESA_BY_HEAD, 128, -1), 192, 128); /* no heads */
 
     struct mesa_view image = VIEW(4, 64, 56, 56);
-    expect_block(plan_of(&image, NULL, MESA_BY_BLOCK, 128, 1), 56, 128);
+    expect_block(plan_of(&image, NULL, MESA_BY_BLOCK, 128, 1), 56 * 56, 128); /* a plane */
     expect_cycle(plan_of(&image, NULL, MESA_BY_CHANNEL, 128, 1), 56 * 56, 64, 0);
     struct mesa_view last = transpose(transpose(VIEW(4, 56, 56, 64), 2, 3), 1, 2);
     cr_assert_eq(last.sizes[1], 64);
