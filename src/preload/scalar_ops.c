@@ -26,10 +26,6 @@ typedef void *inplace_with_two(void *self, const struct mesa_scalar *, const str
       "_ZN2at4_ops8hardtanh4callERKNS_6TensorERKN3c106ScalarES8_")                                 \
     X(threshold, "threshold", call_with_two,                                                       \
       "_ZN2at4_ops9threshold4callERKNS_6TensorERKN3c106ScalarES8_")                                \
-    X(clamp_min, "clamp_min", call_with_one,                                                       \
-      "_ZN2at4_ops9clamp_min4callERKNS_6TensorERKN3c106ScalarE")                                   \
-    X(clamp_max, "clamp_max", call_with_one,                                                       \
-      "_ZN2at4_ops9clamp_max4callERKNS_6TensorERKN3c106ScalarE")                                   \
     X(hardshrink, "hardshrink", call_with_one,                                                     \
       "_ZN2at4_ops10hardshrink4callERKNS_6TensorERKN3c106ScalarE")                                 \
     X(softshrink, "softshrink", call_with_one,                                                     \
@@ -100,8 +96,6 @@ SCALAR_OPS(DECLARE)
 DEFINE_CALL_WITH_ONE(power, "pow")
 DEFINE_CALL_WITH_TWO(hardtanh, "hardtanh")
 DEFINE_CALL_WITH_TWO(threshold, "threshold")
-DEFINE_CALL_WITH_ONE(clamp_min, "clamp_min")
-DEFINE_CALL_WITH_ONE(clamp_max, "clamp_max")
 DEFINE_CALL_WITH_ONE(hardshrink, "hardshrink")
 DEFINE_CALL_WITH_ONE(softshrink, "softshrink")
 DEFINE_INPLACE_WITH_TWO(hardtanh_inplace, "hardtanh")

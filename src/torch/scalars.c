@@ -51,11 +51,8 @@ bool mesa_scalars_refine(const struct mesa_op_argument *row, enum mesa_dtype dty
     if (strcmp(row->op, "hardtanh") == 0) {
         if (!number_of(call->second, &b))
             return false;
-    } else if (strcmp(row->op, "threshold") == 0 || strcmp(row->op, "clamp_min") == 0) {
+    } else if (strcmp(row->op, "threshold") == 0) {
         b = INFINITY;
-    } else if (strcmp(row->op, "clamp_max") == 0) {
-        b = a;
-        a = -INFINITY;
     } else { /* hardshrink, softshrink */
         b = fabs(a);
         a = -b;
