@@ -25,7 +25,7 @@ DEBIAN_TEST_PACKAGES=(libcriterion-dev clang libclang-rt-14-dev valgrind libjema
 # that means the CUDA build of several GB.
 PYTHON_TORCH=torch==2.13.0
 PYTHON_DEMO_PACKAGES=(numpy scikit-learn)
-PYTHON_TEST_PACKAGES=(timm transformers pytest jsonschema)
+PYTHON_TEST_PACKAGES=(timm transformers pytest jsonschema expecttest)
 
 # prepare_debian_packages PACKAGE... installs those that are missing; needs root or sudo for that.
 prepare_debian_packages() {
