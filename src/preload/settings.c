@@ -162,6 +162,5 @@ bool mesa_environment_read(struct mesa_environment *e) {
     good &= read_isa(&e->isa);
     good &= read_report(&e->report);
     good &= read_policy(&e->policy);
-    e->log = log_level;
     return good;
 }

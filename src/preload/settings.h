@@ -18,7 +18,6 @@ struct mesa_environment {
     struct mesa_report_target report;
     size_t min_bytes;
     uint64_t seed;
-    enum mesa_log_level log;
     enum mesa_isa isa;
     bool verify, explain, strict;
 };

@@ -545,14 +545,14 @@ static bool may_take(const void *saved, const struct mesa_tensor *tensor,
 
 void mesa_saved_constructed(void *saved, const struct mesa_tensor *tensor,
                             const struct mesa_save *save) {
-    if (!may_take(saved, tensor, save) && !mesa_trace_is_on()) {
+    bool possible = may_take(saved, tensor, save);
+    if (!possible && !mesa_trace_is_on()) {
         mesa_site_note(save);
         return;
     }
     struct mesa_site *site = mesa_site_of(save);
     mesa_trace_save(site, tensor, save);
-    if (site == NULL || !may_take(saved, tensor, save) || is_of_parameter(tensor) ||
-        !mesa_torch_thread_is_plain())
+    if (site == NULL || !possible || is_of_parameter(tensor) || !mesa_torch_thread_is_plain())
         return;
     struct taking t = {.saved = saved, .tensor = tensor, .save = save};
     size_t bytes = mesa_impl_elements(tensor->impl) * mesa_dtype_bytes(mesa_tensor_dtype(tensor));
