@@ -129,13 +129,36 @@ void mesa_start_bind(void) {
     pthread_once(&bound, bind);
 }
 
+/* Whether a SavedVariable shows its tensor in its first words: then the program has set no default hooks
+ * in this thread, which would be called for the self-test's tensors too. An input is shown itself; an
+ * output as a detached copy, another object of the same class over the same storage. Offsets are not
+ * known yet, so both are compared by value. */
+static bool shows(const void *const *saved, const struct mesa_tensor *tensor) {
+    enum {
+        FIRST_FIELDS = 2,
+        IMPL_BEGIN = 2,
+        IMPL_END = 5
+    }; /* words; a storage is early in an impl */
+    const void *const *own = tensor->impl;
+    for (int i = 0; i < FIRST_FIELDS; i++) {
+        if (saved[i] == tensor->impl)
+            return true;
+        if (!mesa_looks_like_pointer(saved[i]) || *(const void *const *)saved[i] != own[0])
+            continue;
+        const void *const *copy = saved[i];
+        for (int word = IMPL_BEGIN; word < IMPL_END; word++)
+            if (mesa_looks_like_pointer(copy[word]) && copy[word] == own[word])
+                return true;
+    }
+    return false;
+}
+
 void mesa_start_try(const void *saved, const struct mesa_tensor *tensor,
                     const struct mesa_save *save) {
-    const void *const *words = saved;
     if (mesa_calibrating)
         (void)mesa_site_of(save);
-    if (!usable || mesa_torch_inside || tensor == NULL ||
-        (words[0] != tensor->impl && words[1] != tensor->impl) || !mesa_torch_thread_is_plain())
+    if (!usable || mesa_torch_inside || tensor == NULL || !shows(saved, tensor) ||
+        !mesa_torch_thread_is_plain())
         return;
     int unseen = MESA_TORCH_UNSEEN;
     if (atomic_compare_exchange_strong(&mesa_torch_state, &unseen, MESA_TORCH_TESTING))

@@ -28,10 +28,6 @@ bool mesa_torch_thread_is_plain(void) {
     return stack[0] == stack[1] && !mesa_torch.any_modes_set(false);
 }
 
-static bool looks_like_pointer(const void *p) {
-    return (uintptr_t)p >= 0x10000 && ((uintptr_t)p & 7) == 0 && (uintptr_t)p >> 47 == 0;
-}
-
 static struct mesa_tensor *scratch(int64_t rows, int64_t columns) {
     const int64_t sizes[2] = {rows, columns}, strides[2] = {columns, 1};
     struct mesa_tensor tensor;
@@ -56,7 +52,8 @@ static const char *prove_storage(struct mesa_tensor *a) {
     size_t found = 0;
     for (size_t word = 2; word <= 4 && found == 0; word++) {
         void *p = mesa_word_at(a->impl, word * sizeof(void *));
-        if (looks_like_pointer(p) && is_vtable_of(mesa_word_at(p, 0), "_ZTVN3c1011StorageImplE")) {
+        if (mesa_looks_like_pointer(p) &&
+            is_vtable_of(mesa_word_at(p, 0), "_ZTVN3c1011StorageImplE")) {
             mesa_torch.storage_impl_vtable = mesa_word_at(p, 0);
             found = word * sizeof(void *);
         }
@@ -99,7 +96,7 @@ static const char *prove_counter(struct mesa_tensor *a, struct mesa_tensor *b) {
     for (size_t word = 3; word < IMPL_WORDS && mesa_torch.impl_counter == 0; word++) {
         size_t offset = word * sizeof(void *);
         void *p = mesa_word_at(a->impl, offset);
-        if (offset != mesa_torch.impl_storage && looks_like_pointer(p) &&
+        if (offset != mesa_torch.impl_storage && mesa_looks_like_pointer(p) &&
             mesa_word_at(alias->impl, offset) == p && mesa_word_at(b->impl, offset) != p &&
             mesa_reference_strong(p) == 2)
             mesa_torch.impl_counter = offset;

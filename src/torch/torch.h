@@ -148,6 +148,11 @@ enum mesa_status mesa_torch_self_test(char *ret_why, size_t why_size);
 /* No dispatch mode and no functorch layer is active in this thread. */
 bool mesa_torch_thread_is_plain(void);
 
+/* May a word whose meaning is not proved yet be followed? */
+static inline bool mesa_looks_like_pointer(const void *p) {
+    return (uintptr_t)p >= 0x10000 && ((uintptr_t)p & 7) == 0 && (uintptr_t)p >> 47 == 0;
+}
+
 /* ---- reading tensors ------------------------------------------------------------------------ */
 
 static inline void *mesa_word_at(const void *object, size_t offset) {

@@ -357,6 +357,45 @@ def test_no_report_without_training(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+ONLY_RESULTS = """
+import torch
+import programs
+torch.set_num_threads(1)
+x = torch.randn(256, 256, requires_grad=True)
+def chain():
+    return (x + 1).tanh().sigmoid().exp().softmax(-1)
+"""
+
+
+def test_program_that_saves_only_results():
+    """No input is ever saved, and libmesa is at work all the same."""
+    if not harness.library():
+        pytest.skip("needs the library")
+    env = environment()
+    env["PYTHONPATH"] = harness.HERE
+    result = python(ONLY_RESULTS + "y = chain(); del y; y = chain(); t = programs.totals()\n"
+                    "assert 0 < t.held_bytes < t.would_bytes, (t.held_bytes, t.would_bytes)\n"
+                    "y.sum().backward()", env=env)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_default_hooks_see_no_tensor_of_libmesa():
+    """It starts when the program's hooks are gone, and calls them for nothing of its own."""
+    hooked = ("seen = []\n"
+              "with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t.shape) or t,"
+              " lambda t: t):\n"
+              "    y = chain()\n"
+              "y.sum().backward()\n"
+              "assert len(seen) == 4, seen\n"
+              "chain().sum().backward()\n")
+    env = environment()
+    env["PYTHONPATH"] = harness.HERE
+    result = python(ONLY_RESULTS + hooked + TELL, env=env)
+    assert (result.returncode, result.stderr) == (0, "")
+    if harness.library():
+        assert result.stdout.split()[3] == "1"
+
+
 def test_unknown_variable_is_pointed_out():
     if not harness.library():
         pytest.skip("needs the library")
