@@ -18,7 +18,7 @@ CHOICES = {
     "heads": ("-", "bhnd", "folded", "map", "linear"),
     "channel": ("1", "-1"),
 }
-FLAGS = {"zeros", "late"}
+FLAGS = {"zeros", "late", "ties"}
 
 
 def fail(line, text):
@@ -94,7 +94,8 @@ def argument_text(op, row, order, total, guard):
     cells += [f".{field} = true" for field, is_set in (
         ("is_result", row["place"] == "out"), ("is_list", row["how"] == "list"),
         ("is_optional", row["how"] == "optional"), ("saved_before_filled", "late" in flags),
-        ("keep_zeros", "zeros" in flags), ("thresholds_known", known)) if is_set]
+        ("keep_zeros", "zeros" in flags), ("ties_differ", "ties" in flags),
+        ("thresholds_known", known)) if is_set]
     cells.append(f".reads = MESA_READS_{row['reads'].upper()}")
     if row["reads"] == "mask":
         cells.append(f".predicate = MESA_{row['predicate'].upper()}")

@@ -13,17 +13,17 @@
 
 /* What the backward formula reads of the argument, that is, what must survive. */
 enum mesa_reads {
-    MESA_READS_UNKNOWN,   /* keep, unless a policy says otherwise */
-    MESA_READS_EXACT,     /* every bit: equality tests, floor, opaque bytes, random state, statistics */
-    MESA_READS_VALUE,     /* values, to an absolute error: affine codes will do */
-    MESA_READS_RELATIVE,  /* values, to a relative error: divided by, logarithm: a short float */
-    MESA_READS_EXP,       /* exp(value): log_softmax; a short float, or affine with a small range */
-    MESA_READS_MASK,      /* only a comparison with constants: see predicate */
-    MESA_READS_SIGN,      /* only the sign (3 values) */
-    MESA_READS_INTEGERS,  /* indices, labels, offsets: exact, but in fewer bits */
-    MESA_READS_BOOL,      /* a condition: bool (1 bit); of another dtype exact */
-    MESA_READS_GEOMETRY,  /* shape, dtype, memory format only */
-    MESA_READS_WEIGHT,    /* a parameter in the usual program: never as codes */
+    MESA_READS_UNKNOWN, /* keep, unless a policy says otherwise */
+    MESA_READS_EXACT, /* every bit: equality tests, floor, opaque bytes, random state, statistics */
+    MESA_READS_VALUE, /* values, to an absolute error: affine codes will do */
+    MESA_READS_RELATIVE, /* values, to a relative error: divided by, logarithm: a short float */
+    MESA_READS_EXP,      /* exp(value): log_softmax; a short float, or affine with a small range */
+    MESA_READS_MASK,     /* only a comparison with constants: see predicate */
+    MESA_READS_SIGN,     /* only the sign (3 values) */
+    MESA_READS_INTEGERS, /* indices, labels, offsets: exact, but in fewer bits */
+    MESA_READS_BOOL,     /* a condition: bool (1 bit); of another dtype exact */
+    MESA_READS_GEOMETRY, /* shape, dtype, memory format only */
+    MESA_READS_WEIGHT,   /* a parameter in the usual program: never as codes */
 };
 
 struct mesa_op_argument {
@@ -32,18 +32,19 @@ struct mesa_op_argument {
     uint8_t order;        /* 0-based place in the order of saves */
     uint8_t total;        /* saves of a full set */
     bool is_result;
-    bool is_guarded;       /* may be absent from a call */
-    uint8_t guard;         /* 0: always saved. Arguments of an op with the same number come together */
-    bool is_list;          /* a tensor list: any number of saves, saved by a shared helper */
-    bool is_optional;      /* saved through the optional<Tensor> constructor */
+    bool is_guarded;  /* may be absent from a call */
+    uint8_t guard;    /* 0: always saved. Arguments of an op with the same number come together */
+    bool is_list;     /* a tensor list: any number of saves, saved by a shared helper */
+    bool is_optional; /* saved through the optional<Tensor> constructor */
     bool saved_before_filled; /* the kernel writes it after the save: its values cannot be read */
-    bool keep_zeros;       /* an exact zero must come back as zero and signs must not flip */
+    bool keep_zeros;          /* an exact zero must come back as zero and signs must not flip */
+    bool ties_differ;         /* versions differ in what a value gives that equals a bound */
     enum mesa_reads reads;
     enum mesa_predicate predicate; /* READS_MASK, with thresholds lo and hi if they are constants */
     double lo, hi;
     bool thresholds_known; /* false: they are arguments of the call */
     enum mesa_head_layout heads;
-    int8_t channel_dim;    /* dim that holds channels: 1, or -1 for the last */
+    int8_t channel_dim; /* dim that holds channels: 1, or -1 for the last */
 };
 
 /* The rows of one op, in order of save: inputs, then results. Overloads that save different things

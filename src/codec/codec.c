@@ -8,6 +8,7 @@
 const struct mesa_codec *const mesa_codecs[] = {
     &mesa_codec_affine,
     &mesa_codec_mask,
+    &mesa_codec_interval,
     &mesa_codec_two,
     &mesa_codec_sign,
     &mesa_codec_window,

@@ -75,7 +75,7 @@ typedef void mesa_parallel_for(size_t count, size_t grain,
 
 struct mesa_codec {
     const char *name; /* as policies and reports spell it */
-    bool exact;       /* decode gives the same bits (for mask with a predicate: see mask.c) */
+    bool exact;       /* decode gives the same bits (mask of a real, interval: see there) */
 
     /* Most bytes that encode() may need; 0 declines the plan. Checks the plan's fields. */
     size_t (*bound_bytes)(const struct mesa_plan *plan);
@@ -93,6 +93,8 @@ struct mesa_codec {
 
 extern const struct mesa_codec mesa_codec_affine; /* codes with scale and zero point, 1..8 bits */
 extern const struct mesa_codec mesa_codec_mask;   /* bool, or a predicate of a real: 1 bit */
+extern const struct mesa_codec
+    mesa_codec_interval; /* inside, outside or on an end of an interval: 1 or 2 bits */
 extern const struct mesa_codec
     mesa_codec_two; /* any dtype with at most two bit patterns: 1 bit, exact */
 extern const struct mesa_codec mesa_codec_sign;   /* sign of a real: 2 bits */

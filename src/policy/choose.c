@@ -27,7 +27,7 @@ static void use_predicate(struct mesa_choice *choice, const struct mesa_op_argum
     choice->lo = row->lo;
     choice->hi = row->hi;
     choice->signs_only = mesa_predicate_is_sign(row->predicate, row->lo);
-    try_codec(choice, &mesa_codec_mask);
+    try_codec(choice, row->ties_differ ? &mesa_codec_interval : &mesa_codec_mask);
 }
 
 /* Ways that give every bit back, for any dtype. */

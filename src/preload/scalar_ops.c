@@ -15,8 +15,12 @@
 typedef void *call_with_one(void *ret, const void *self, const struct mesa_scalar *);
 typedef void *call_with_two(void *ret, const void *self, const struct mesa_scalar *,
                             const struct mesa_scalar *);
+typedef void *call_with_optionals(void *ret, const void *self, const struct mesa_optional_scalar *,
+                                  const struct mesa_optional_scalar *);
 typedef void *inplace_with_one(void *self, const struct mesa_scalar *);
 typedef void *inplace_with_two(void *self, const struct mesa_scalar *, const struct mesa_scalar *);
+typedef void *inplace_with_optionals(void *self, const struct mesa_optional_scalar *,
+                                     const struct mesa_optional_scalar *);
 
 /* X(name, table name, shape, symbol) */
 #define SCALAR_OPS(X)                                                                              \
@@ -30,6 +34,18 @@ typedef void *inplace_with_two(void *self, const struct mesa_scalar *, const str
       "_ZN2at4_ops10hardshrink4callERKNS_6TensorERKN3c106ScalarE")                                 \
     X(softshrink, "softshrink", call_with_one,                                                     \
       "_ZN2at4_ops10softshrink4callERKNS_6TensorERKN3c106ScalarE")                                 \
+    X(clamp, "clamp", call_with_optionals,                                                         \
+      "_ZN2at4_ops5clamp4callERKNS_6TensorERKSt8optionalIN3c106ScalarEESA_")                       \
+    X(clamp_min, "clamp_min", call_with_one,                                                       \
+      "_ZN2at4_ops9clamp_min4callERKNS_6TensorERKN3c106ScalarE")                                   \
+    X(clamp_max, "clamp_max", call_with_one,                                                       \
+      "_ZN2at4_ops9clamp_max4callERKNS_6TensorERKN3c106ScalarE")                                   \
+    X(clamp_inplace, "clamp", inplace_with_optionals,                                              \
+      "_ZN2at4_ops6clamp_4callERNS_6TensorERKSt8optionalIN3c106ScalarEES9_")                       \
+    X(clamp_min_inplace, "clamp_min", inplace_with_one,                                            \
+      "_ZN2at4_ops10clamp_min_4callERNS_6TensorERKN3c106ScalarE")                                  \
+    X(clamp_max_inplace, "clamp_max", inplace_with_one,                                            \
+      "_ZN2at4_ops10clamp_max_4callERNS_6TensorERKN3c106ScalarE")                                  \
     X(hardtanh_inplace, "hardtanh", inplace_with_two,                                              \
       "_ZN2at4_ops9hardtanh_4callERNS_6TensorERKN3c106ScalarES7_")                                 \
     X(threshold_inplace, "threshold", inplace_with_two,                                            \
@@ -82,6 +98,12 @@ SCALAR_OPS(DECLARE)
         NOTE(op, a, b);                                                                            \
         return original_##name(ret, self, a, b);                                                   \
     }
+#define DEFINE_CALL_WITH_OPTIONALS(name, op)                                                       \
+    void *mesa_op_##name(void *ret, const void *self, const struct mesa_optional_scalar *a,        \
+                         const struct mesa_optional_scalar *b) {                                   \
+        NOTE(op, mesa_scalar_of_optional(a), mesa_scalar_of_optional(b));                          \
+        return original_##name(ret, self, a, b);                                                   \
+    }
 #define DEFINE_INPLACE_WITH_ONE(name, op)                                                          \
     void *mesa_op_##name(void *self, const struct mesa_scalar *a) {                                \
         NOTE(op, a, NULL);                                                                         \
@@ -92,12 +114,24 @@ SCALAR_OPS(DECLARE)
         NOTE(op, a, b);                                                                            \
         return original_##name(self, a, b);                                                        \
     }
+#define DEFINE_INPLACE_WITH_OPTIONALS(name, op)                                                    \
+    void *mesa_op_##name(void *self, const struct mesa_optional_scalar *a,                         \
+                         const struct mesa_optional_scalar *b) {                                   \
+        NOTE(op, mesa_scalar_of_optional(a), mesa_scalar_of_optional(b));                          \
+        return original_##name(self, a, b);                                                        \
+    }
 
 DEFINE_CALL_WITH_ONE(power, "pow")
 DEFINE_CALL_WITH_TWO(hardtanh, "hardtanh")
 DEFINE_CALL_WITH_TWO(threshold, "threshold")
 DEFINE_CALL_WITH_ONE(hardshrink, "hardshrink")
 DEFINE_CALL_WITH_ONE(softshrink, "softshrink")
+DEFINE_CALL_WITH_OPTIONALS(clamp, "clamp")
+DEFINE_CALL_WITH_ONE(clamp_min, "clamp_min")
+DEFINE_CALL_WITH_ONE(clamp_max, "clamp_max")
+DEFINE_INPLACE_WITH_OPTIONALS(clamp_inplace, "clamp")
+DEFINE_INPLACE_WITH_ONE(clamp_min_inplace, "clamp_min")
+DEFINE_INPLACE_WITH_ONE(clamp_max_inplace, "clamp_max")
 DEFINE_INPLACE_WITH_TWO(hardtanh_inplace, "hardtanh")
 DEFINE_INPLACE_WITH_TWO(threshold_inplace, "threshold")
 DEFINE_INPLACE_WITH_ONE(power_inplace, "pow")

@@ -285,6 +285,8 @@ static bool gives_signs(const struct mesa_plan *plan, const struct mesa_choice *
     const struct mesa_codec *codec = plan->codec;
     if (codec == &mesa_codec_affine)
         return plan->strict_sign;
+    if (codec == &mesa_codec_interval)
+        return false;
     if (codec == &mesa_codec_mask)
         return plan->dtype == MESA_BOOL || choice->signs_only;
     return codec->exact || codec == &mesa_codec_sparse_affine || codec == &mesa_codec_sign ||
@@ -292,7 +294,7 @@ static bool gives_signs(const struct mesa_plan *plan, const struct mesa_choice *
 }
 
 static bool gives_values(const struct mesa_plan *plan) {
-    return plan->codec != &mesa_codec_sign &&
+    return plan->codec != &mesa_codec_sign && plan->codec != &mesa_codec_interval &&
            (plan->codec != &mesa_codec_mask || plan->dtype == MESA_BOOL);
 }
 

@@ -36,19 +36,35 @@ static bool refine_power(double exponent, struct mesa_op_argument *row) {
     return true;
 }
 
+/* Infinite for none. A bound of the program's own that is infinite is compared with: x = inf would be
+ * a tie there, so nothing is told of such a clamp. */
+static bool clamp_bounds(const struct mesa_scalar_call *call, double *ret_lo, double *ret_hi) {
+    bool is_max = strcmp(call->op, "clamp_max") == 0;
+    const struct mesa_scalar *min = is_max ? NULL : call->first;
+    const struct mesa_scalar *max = is_max ? call->first : call->second;
+    *ret_lo = -INFINITY;
+    *ret_hi = INFINITY;
+    return (min != NULL || max != NULL) &&
+           (min == NULL || (number_of(min, ret_lo) && isfinite(*ret_lo))) &&
+           (max == NULL || (number_of(max, ret_hi) && isfinite(*ret_hi)));
+}
+
 bool mesa_scalars_refine(const struct mesa_op_argument *row, enum mesa_dtype dtype,
                          struct mesa_op_argument *ret_row) {
     const struct mesa_scalar_call *call = &mesa_scalar_call;
     double a = 0, b = 0;
     if (call->op == NULL || strcmp(call->op, row->op) != 0 || row->is_result ||
-        !number_of(call->first, &a))
+        (!row->ties_differ && !number_of(call->first, &a)))
         return false;
     *ret_row = *row;
     if (strcmp(row->op, "pow") == 0)
         return strcmp(row->argument, "self") == 0 && refine_power(a, ret_row);
     if (row->reads != MESA_READS_MASK || row->thresholds_known)
         return false;
-    if (strcmp(row->op, "hardtanh") == 0) {
+    if (row->ties_differ) {
+        if (!clamp_bounds(call, &a, &b))
+            return false;
+    } else if (strcmp(row->op, "hardtanh") == 0) {
         if (!number_of(call->second, &b))
             return false;
     } else if (strcmp(row->op, "threshold") == 0) {

@@ -20,6 +20,16 @@ struct mesa_scalar {
     } value;
 };
 
+struct mesa_optional_scalar { /* std::optional<c10::Scalar> */
+    struct mesa_scalar scalar;
+    bool engaged;
+};
+
+static inline const struct mesa_scalar *
+mesa_scalar_of_optional(const struct mesa_optional_scalar *optional) {
+    return optional->engaged ? &optional->scalar : NULL;
+}
+
 /* The innermost such call of this thread. */
 struct mesa_scalar_call {
     const char *op;                           /* as the op table names it; NULL: none */

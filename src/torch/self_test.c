@@ -260,6 +260,25 @@ static const char *prove_scalars(void) {
     return NULL;
 }
 
+/* clamp(max=2) of 3, with one of the optional bounds absent. */
+static const char *prove_optional_scalars(void) {
+    void *(*clamp)(struct mesa_tensor *, const struct mesa_tensor *,
+                   const struct mesa_optional_scalar *, const struct mesa_optional_scalar *);
+    *(void **)&clamp = dlsym(mesa_torch.library,
+                             "_ZN2at4_ops5clamp4callERKNS_6TensorERKSt8optionalIN3c106ScalarEESA_");
+    PROVE(clamp != NULL, "clamp is not where it was");
+    struct mesa_optional_scalar none = {.engaged = false};
+    struct mesa_optional_scalar two = {.scalar = {.value = {.real = 2}}, .engaged = true};
+    struct mesa_tensor *x = scratch(1, 1), y;
+    *(float *)mesa_word_at(mesa_impl_storage(x->impl), mesa_torch.storage_data) = 3;
+    clamp(&y, x, &none, &two);
+    float clamped = *(float *)mesa_word_at(mesa_impl_storage(y.impl), mesa_torch.storage_data);
+    mesa_tensor_free(mesa_tensor_adopt(y));
+    mesa_tensor_free(x);
+    PROVE(clamped == 2, "an optional Scalar is not laid out as expected");
+    return NULL;
+}
+
 static const char *prove_all(struct mesa_tensor *a, struct mesa_tensor *b) {
     const char *broken = prove_storage(a);
     if (broken == NULL)
@@ -276,6 +295,8 @@ static const char *prove_all(struct mesa_tensor *a, struct mesa_tensor *b) {
     }
     if (broken == NULL)
         broken = prove_scalars();
+    if (broken == NULL)
+        broken = prove_optional_scalars();
     return broken;
 }
 

@@ -42,8 +42,10 @@ static double value_at(enum mesa_dtype dtype, const char *element) {
     }
 }
 
-/* What a comparison reads of a value: true or false as 1 or 0. */
+/* What a comparison reads of a value: true or false as 1 or 0, half of that for a tie. */
 static double compared(const struct mesa_plan *plan, double x) {
+    if (plan->codec == &mesa_codec_interval)
+        return (plan->lo <= x && x <= plan->hi) * (x == plan->lo || x == plan->hi ? 0.5 : 1);
     switch (plan->predicate) {
     case MESA_ABOVE:
         return !(x <= plan->lo);
@@ -112,7 +114,8 @@ void mesa_verify(struct mesa_hook *hook, const struct mesa_tensor *restored) {
         mesa_tensor_view(restored, &b) != MESA_OK || a.elements == 0)
         return;
     const struct mesa_plan *plan = &hook->held->plan;
-    bool is_mask = plan->codec == &mesa_codec_mask && hook->dtype != MESA_BOOL;
+    bool is_mask = plan->codec == &mesa_codec_interval ||
+                   (plan->codec == &mesa_codec_mask && hook->dtype != MESA_BOOL);
     bool is_sign = plan->codec == &mesa_codec_sign;
     struct mesa_verify_sums sums = {0};
     int64_t index[MESA_MAX_DIMS] = {0};

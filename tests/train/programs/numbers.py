@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import program
+from . import held_bytes, program, totals
 
 
 def product_with(x):
@@ -212,6 +212,41 @@ def masks_are_exact(record):
         p = torch.randn(256, 256, requires_grad=True)
         F.dropout(p * 1.0, rate).backward(torch.ones(256, 256))
         record.gradient(f"dropout {rate}", p.grad)
+
+
+@program(tolerance=0)
+def clamps_are_masks(record):
+    """A bit an element, and one more where elements equal a bound: versions of PyTorch differ in what
+    those give."""
+    inf = float("inf")
+    for name, f in {
+            "clamp": lambda x: x.clamp(-0.5, 0.5), "only min": lambda x: x.clamp(min=0),
+            "only max": lambda x: x.clamp(max=0.25), "in place": lambda x: x.clamp_(-0.5, 2),
+            "clamp_min": lambda x: x.clamp_min(0.3), "clamp_max": lambda x: x.clamp_max(-1),
+            "clamp_min_": lambda x: x.clamp_min_(0), "clamp_max_": lambda x: x.clamp_max_(2.0),
+            "clip": lambda x: torch.clip(x, -1, 1), "turned round": lambda x: x.clamp(1.0, -1.0),
+            "one value": lambda x: x.clamp(1.0, 1.0), "not a number": lambda x: x.clamp(float("nan")),
+            "infinite": lambda x: x.clamp(-inf, inf), "infinite min": lambda x: x.clamp_min(inf),
+            "twice": lambda x: x.clamp(-1, 1) * x.clamp(0, 2),
+    }.items():
+        for kind in (torch.float32, torch.bfloat16, torch.float64):
+            for ends in (False, True):
+                p = torch.randn(256, 256, dtype=kind)
+                p[0, :4] = torch.tensor([inf, -inf, float("nan"), 1e-30])
+                if ends:
+                    for i, end in enumerate((-0.5, 0.0, 0.25, 0.5, -1.0, 1.0, 2.0)):
+                        p[:, 8 + i] = end
+                p.requires_grad_()
+                before = held_bytes()
+                y = f(p + 0)
+                held = held_bytes() - before
+                if totals() and name in ("clamp", "only min", "clamp_max", "in place"):
+                    bits = 2 if ends or kind == torch.bfloat16 else 1
+                    record.check(0 < held <= 256 * 256 / 8 * bits + 64,
+                                 f"{name}, {kind}: {held} bytes are held")
+                y.backward(torch.ones(256, 256, dtype=kind))
+                record.gradient(f"{name} {kind} {ends}", p.grad)
+                del y
 
 
 @program(tolerance=0)

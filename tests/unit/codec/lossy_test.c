@@ -71,6 +71,96 @@ Test(lossy, mask_of_relu) {
         check_mask(&chance, MESA_F32, (enum values)values, MESA_ABOVE, 0, 0);
 }
 
+/* ---- intervals ---------------------------------------------------------------------------------- */
+
+static int place_of(double x, double lo, double hi) {
+    return (lo <= x && x <= hi) + (lo < x && x < hi) + (isinf(x) && x == lo) +
+           (isinf(x) && x == hi);
+}
+
+/* Puts some elements onto the ends. */
+static void put_on_ends(struct chance *chance, struct tensor *tensor, enum mesa_dtype dtype,
+                        const double *ends) {
+    /* A source of one run lies in memory as in dense order. */
+    cr_assert(tensor->source.ndim == 1 && tensor->source.strides[0] == 1);
+    for (size_t k = 0; k < 5; k++) {
+        size_t i = chance_below(chance, tensor->source.elements);
+        double end = ends[chance_below(chance, 2)];
+        void *memory[2] = {(void *)(uintptr_t)tensor->source.data, tensor->dense};
+        for (int j = 0; j < 2; j++) {
+            if (dtype == MESA_F64)
+                ((double *)memory[j])[i] = end;
+            else
+                element_store(dtype, memory[j], i, (float)end);
+        }
+    }
+}
+
+static void check_interval(struct chance *chance, enum mesa_dtype dtype, enum values values,
+                           double lo, double hi, bool with_ends) {
+    struct tensor tensor;
+    if (with_ends) {
+        const int64_t size = (int64_t)random_size(chance);
+        tensor_init_sizes(&tensor, chance, dtype, values, 1, &size, true);
+        const double ends[2] = {isinf(lo) ? hi : lo, isinf(hi) ? lo : hi};
+        put_on_ends(chance, &tensor, dtype, ends);
+    } else {
+        tensor_init(&tensor, chance, dtype, values, random_size(chance));
+    }
+    struct mesa_plan plan = {.codec = &mesa_codec_interval, .lo = lo, .hi = hi};
+    struct trial trial = trial_run(&plan, &tensor);
+    cr_assert(eq(int, (int)trial.status, (int)MESA_OK));
+    bool any = false;
+    for (size_t i = 0; i < tensor.source.elements; i++) {
+        double x = value_at(dtype, tensor.dense, i), y = value_at(dtype, trial.decoded, i);
+        any |= place_of(x, lo, hi) == 1;
+        cr_assert(isfinite(y));
+        cr_assert(place_of(x, lo, hi) == place_of(y, lo, hi), "%s, [%g, %g]: %g became %g",
+                  mesa_dtype_name(dtype), lo, hi, x, y);
+    }
+    cr_assert(any || !with_ends);
+    size_t bytes = (tensor.source.elements + 7) / 8;
+    cr_assert(any ? trial.used <= 2 * bytes + 63 : trial.used == bytes);
+    trial_done(&trial);
+    tensor_done(&tensor);
+}
+
+Test(lossy, intervals_keep_inside_ends_and_outside) {
+    struct chance chance = {9};
+    static const double bounds[][2] = {
+        {0, INFINITY}, {-INFINITY, 0},  {-1, 1},           {0.5, 6},
+        {-0.0, 3},     {-INFINITY, -2}, {0.125, INFINITY},
+    };
+    for (int dtype = 0; dtype < MESA_REAL_DTYPES; dtype++)
+        for (int values = 0; values < VALUES_COUNT; values++)
+            for (int ends = 0; ends < 2; ends++) {
+                const double *bound = bounds[chance_below(&chance, sizeof bounds / sizeof *bounds)];
+                check_interval(&chance, (enum mesa_dtype)dtype, (enum values)values, bound[0],
+                               bound[1], ends != 0);
+            }
+}
+
+Test(lossy, intervals_without_an_inside_are_declined) {
+    struct mesa_plan plan = {
+        .codec = &mesa_codec_interval, .elements = 100, .dtype = MESA_F32, .lo = 1, .hi = 1};
+    cr_assert(eq(sz, mesa_codec_interval.bound_bytes(&plan), 0));
+    plan.lo = 2;
+    cr_assert(eq(sz, mesa_codec_interval.bound_bytes(&plan), 0));
+    plan.lo = NAN;
+    cr_assert(eq(sz, mesa_codec_interval.bound_bytes(&plan), 0));
+    plan.lo = -INFINITY;
+    plan.hi = INFINITY;
+    cr_assert(eq(sz, mesa_codec_interval.bound_bytes(&plan), 0));
+    plan.hi = 0.1; /* not a float: no element lies on it */
+    cr_assert(eq(sz, mesa_codec_interval.bound_bytes(&plan), 0));
+    plan.hi = 0.5;
+    cr_assert(ne(sz, mesa_codec_interval.bound_bytes(&plan), 0));
+    plan.dtype = MESA_I32;
+    cr_assert(eq(sz, mesa_codec_interval.bound_bytes(&plan), 0));
+}
+
+/* ---- masks -------------------------------------------------------------------------------------- */
+
 Test(lossy, masks_that_no_value_fits_are_declined) {
     struct mesa_plan plan = {.codec = &mesa_codec_mask,
                              .elements = 100,
