@@ -1,10 +1,15 @@
-/* The entries of the table that affine_ISA.c fills for one dtype, made from its always-inline
- * bodies `encode`, `decode`, `range`, ...: the dtype becomes a constant in each, and for a `hot` one
- * so do 8 and 4 bits, the widths that are used most.
+/* The entries of the table that affine_ISA.c fills for one dtype, made from the always-inline bodies
+ * `encode`, `decode`, `range`, ...: the dtype becomes a constant in each, and for a `hot` one so do 8
+ * and 4 bits, the widths that are used most.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef MESA_CODEC_KERNELS_AFFINE_ENTRIES_H
 #define MESA_CODEC_KERNELS_AFFINE_ENTRIES_H
+
+/* What every ISA has; float64 is added where there are vectors of it. */
+#define AFFINE_HALVES_AND_FLOATS(entries)                                                          \
+    entries(f32, MESA_F32, true) entries(bf16, MESA_BF16, true) entries(f16, MESA_F16, false)
+#define AFFINE_DOUBLES(entries) entries(f64, MESA_F64, false)
 
 #define DEFINE_AFFINE_ENTRIES(name, dtype, hot)                                                    \
     static size_t encode_##name(const struct mesa_affine_rows *rows, const void *src,              \
@@ -36,10 +41,7 @@
     }                                                                                              \
     static void dequantize_##name(const uint8_t *codes, size_t n, uint32_t word, void *ret_dst) {  \
         dequantize(dtype, codes, n, word, ret_dst);                                                \
-    }
-
-/* The three for groups that are columns. */
-#define DEFINE_AFFINE_COLUMN_ENTRIES(name, dtype)                                                  \
+    }                                                                                              \
     static bool range_columns_##name(const void *src, size_t rows, size_t n, float *lo,            \
                                      float *hi) {                                                  \
         return range_columns(dtype, src, rows, n, lo, hi);                                         \
@@ -54,16 +56,14 @@
         dequantize_columns(dtype, codes, rows, n, words, ret_dst);                                 \
     }
 
-#define SET_AFFINE_ENTRIES(table, name, dtype)                                                     \
-    (table)->affine_encode[dtype] = encode_##name;                                                 \
-    (table)->affine_decode[dtype] = decode_##name;                                                 \
-    (table)->affine_range[dtype] = range_##name;                                                   \
-    (table)->affine_quantize[dtype] = quantize_##name;                                             \
-    (table)->affine_dequantize[dtype] = dequantize_##name
-
-#define SET_AFFINE_COLUMN_ENTRIES(table, name, dtype)                                              \
-    (table)->affine_range_columns[dtype] = range_columns_##name;                                   \
-    (table)->affine_quantize_columns[dtype] = quantize_columns_##name;                             \
-    (table)->affine_dequantize_columns[dtype] = dequantize_columns_##name
+#define SET_AFFINE_ENTRIES(name, dtype, hot)                                                       \
+    table->affine_encode[dtype] = encode_##name;                                                   \
+    table->affine_decode[dtype] = decode_##name;                                                   \
+    table->affine_range[dtype] = range_##name;                                                     \
+    table->affine_quantize[dtype] = quantize_##name;                                               \
+    table->affine_dequantize[dtype] = dequantize_##name;                                           \
+    table->affine_range_columns[dtype] = range_columns_##name;                                     \
+    table->affine_quantize_columns[dtype] = quantize_columns_##name;                               \
+    table->affine_dequantize_columns[dtype] = dequantize_columns_##name;
 
 #endif

@@ -235,24 +235,12 @@ MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, unsigned bits,
 
 /* ---- the entries ----------------------------------------------------------------------------- */
 
-DEFINE_AFFINE_ENTRIES(f32, MESA_F32, false)
-DEFINE_AFFINE_COLUMN_ENTRIES(f32, MESA_F32)
-DEFINE_AFFINE_ENTRIES(bf16, MESA_BF16, false)
-DEFINE_AFFINE_COLUMN_ENTRIES(bf16, MESA_BF16)
-DEFINE_AFFINE_ENTRIES(f16, MESA_F16, false)
-DEFINE_AFFINE_COLUMN_ENTRIES(f16, MESA_F16)
-DEFINE_AFFINE_ENTRIES(f64, MESA_F64, false)
-DEFINE_AFFINE_COLUMN_ENTRIES(f64, MESA_F64)
+AFFINE_HALVES_AND_FLOATS(DEFINE_AFFINE_ENTRIES)
+AFFINE_DOUBLES(DEFINE_AFFINE_ENTRIES)
 
 void mesa_kernels_fill_affine_scalar(struct mesa_kernels *table) {
-    SET_AFFINE_ENTRIES(table, f32, MESA_F32);
-    SET_AFFINE_COLUMN_ENTRIES(table, f32, MESA_F32);
-    SET_AFFINE_ENTRIES(table, bf16, MESA_BF16);
-    SET_AFFINE_COLUMN_ENTRIES(table, bf16, MESA_BF16);
-    SET_AFFINE_ENTRIES(table, f16, MESA_F16);
-    SET_AFFINE_COLUMN_ENTRIES(table, f16, MESA_F16);
-    SET_AFFINE_ENTRIES(table, f64, MESA_F64);
-    SET_AFFINE_COLUMN_ENTRIES(table, f64, MESA_F64);
+    AFFINE_HALVES_AND_FLOATS(SET_AFFINE_ENTRIES)
+    AFFINE_DOUBLES(SET_AFFINE_ENTRIES)
     table->pack_bits = pack_bits;
     table->unpack_bits = unpack_bits;
 }

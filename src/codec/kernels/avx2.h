@@ -1,6 +1,5 @@
-/* What the AVX2 files share: eight elements of a real dtype as float32 and back, and 32 byte codes
- * to and from fewer bits. There are no masked loads of small elements here, so tails go through
- * buffers of a whole vector.
+/* Vectors of AVX2 under the names that the kernels' templates use (affine_tmpl.h tells what each means).
+ * There are no masked loads of small elements here, so tails go through buffers of a whole vector.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef MESA_CODEC_KERNELS_AVX2_H
@@ -10,8 +9,102 @@
 
 #include <immintrin.h>
 
+typedef __m256 vfloat;
+typedef __m256i vint;
+typedef __m256 vmask; /* lanes of ones or zeros */
+typedef __m256i vcodes;
+
+#define LANES   8
+#define BLOCK   32
+#define VECTORS 4
+
+/* ---- arithmetic -------------------------------------------------------------------------------- */
+
+#define TO_NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define DOWN       (_MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
+
+#define v_set(x)   _mm256_set1_ps(x)
+#define v_load(at) _mm256_loadu_ps(at)
+#define v_store    _mm256_storeu_ps
+#define v_add      _mm256_add_ps
+#define v_sub      _mm256_sub_ps
+#define v_mul      _mm256_mul_ps
+#define v_div      _mm256_div_ps
+#define v_min      _mm256_min_ps
+#define v_max      _mm256_max_ps
+#define v_or       _mm256_or_ps
+#define v_round(x) _mm256_round_ps(x, TO_NEAREST)
+#define v_floor(x) _mm256_round_ps(x, DOWN)
+#define v_bits     _mm256_castsi256_ps
+#define v_of_i     _mm256_cvtepi32_ps
+
+#define i_set(x)       _mm256_set1_epi32((int)(x))
+#define i_load(at)     _mm256_loadu_si256((const __m256i *)(at))
+#define i_store(at, x) _mm256_storeu_si256((__m256i *)(at), x)
+#define i_places()     _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
+#define i_add          _mm256_add_epi32
+#define i_sub          _mm256_sub_epi32
+#define i_mul          _mm256_mullo_epi32
+#define i_and          _mm256_and_si256
+#define i_or           _mm256_or_si256
+#define i_xor          _mm256_xor_si256
+#define i_up           _mm256_slli_epi32
+#define i_down         _mm256_srli_epi32
+#define i_down_signed  _mm256_srai_epi32
+#define i_bits         _mm256_castps_si256
+#define i_of_v         _mm256_cvtps_epi32
+#define i_is_zero(x)   _mm256_castsi256_ps(_mm256_cmpeq_epi32(x, _mm256_setzero_si256()))
+
+#define h_set(x)            _mm256_set1_epi16(x)
+#define h_min               _mm256_min_epi16
+#define h_max               _mm256_max_epi16
+#define h_sign(x)           _mm256_srai_epi16(x, 15)
+#define h_odd_of(odd, even) _mm256_blend_epi16(even, odd, 0xaa)
+
+#define m_less(a, b)         _mm256_cmp_ps(a, b, _CMP_LT_OQ)
+#define m_equal(a, b)        _mm256_cmp_ps(a, b, _CMP_EQ_OQ)
+#define m_at_least(a, b)     _mm256_cmp_ps(a, b, _CMP_GE_OQ)
+#define m_and                _mm256_and_ps
+#define m_or                 _mm256_or_ps
+#define m_and_not(a, b)      _mm256_andnot_ps(b, a)
+#define m_bits(m)            ((unsigned)_mm256_movemask_ps(m))
+#define m_all(m)             (_mm256_movemask_ps(m) == 0xff)
+#define m_choose(m, yes, no) _mm256_blendv_ps(no, yes, m)
+
+MESA_ALWAYS_INLINE vfloat v_clip(vfloat x, vfloat least, vfloat most) {
+    return _mm256_max_ps(_mm256_min_ps(x, most), least);
+}
+
+MESA_ALWAYS_INLINE vfloat v_first(vfloat a, vfloat b, int level) {
+    return level == 0 ? _mm256_unpacklo_ps(a, b)
+           : level == 1
+               ? _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)))
+               : _mm256_permute2f128_ps(a, b, 0x20);
+}
+
+MESA_ALWAYS_INLINE vfloat v_second(vfloat a, vfloat b, int level) {
+    return level == 0 ? _mm256_unpackhi_ps(a, b)
+           : level == 1
+               ? _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)))
+               : _mm256_permute2f128_ps(a, b, 0x31);
+}
+
+MESA_ALWAYS_INLINE float v_least(vfloat x) {
+    __m128 four = _mm_min_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    four = _mm_min_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_min_ss(four, _mm_movehdup_ps(four)));
+}
+
+MESA_ALWAYS_INLINE float v_most(vfloat x) {
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+
+/* ---- elements ---------------------------------------------------------------------------------- */
+
 /* f32, bf16 and f16 only: float64 stays with the scalar entries. */
-MESA_ALWAYS_INLINE __m256 load8(enum mesa_dtype dtype, const void *src) {
+MESA_ALWAYS_INLINE vfloat load_floats(enum mesa_dtype dtype, const void *src) {
     if (dtype == MESA_F32)
         return _mm256_loadu_ps(src);
     __m128i halves = _mm_loadu_si128(src);
@@ -20,14 +113,16 @@ MESA_ALWAYS_INLINE __m256 load8(enum mesa_dtype dtype, const void *src) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
-/* The n < 8 elements at src, n >= 1, and the first of them again in the other lanes: nothing new
- * for a range. */
-MESA_ALWAYS_INLINE __m256 load8_tail(enum mesa_dtype dtype, const void *src, size_t n) {
+MESA_ALWAYS_INLINE vfloat load_some(enum mesa_dtype dtype, const void *src, size_t n) {
+    if (n >= LANES)
+        return load_floats(dtype, src);
+    if (n == 0)
+        return _mm256_setzero_ps();
     size_t bytes = element_bytes(dtype);
     char buffer[32];
-    for (size_t i = 0; i < 8; i++)
+    for (size_t i = 0; i < LANES; i++)
         memcpy(buffer + i * bytes, (const char *)src + (i < n ? i : 0) * bytes, bytes);
-    return load8(dtype, buffer);
+    return load_floats(dtype, buffer);
 }
 
 /* bf16_round() of eight. */
@@ -44,15 +139,14 @@ MESA_ALWAYS_INLINE __m128i bf16_round8(__m256 values) {
 }
 
 /* `stream`: dst is aligned. */
-MESA_ALWAYS_INLINE void store_vector(void *dst, __m256i values, bool stream) {
+MESA_ALWAYS_INLINE void store_vector(void *dst, vint values, bool stream) {
     if (stream)
         _mm256_stream_si256(dst, values);
     else
         _mm256_storeu_si256(dst, values);
 }
 
-/* element_store() of eight finite elements. `stream`: dst is aligned to the bytes written. */
-MESA_ALWAYS_INLINE void store8(enum mesa_dtype dtype, void *dst, __m256 values, bool stream) {
+MESA_ALWAYS_INLINE void store_floats(enum mesa_dtype dtype, void *dst, vfloat values, bool stream) {
     if (dtype == MESA_F32) {
         if (stream)
             _mm256_stream_ps(dst, values);
@@ -74,15 +168,97 @@ MESA_ALWAYS_INLINE void store8(enum mesa_dtype dtype, void *dst, __m256 values, 
         _mm_storeu_si128(dst, halves);
 }
 
+MESA_ALWAYS_INLINE void store_some(enum mesa_dtype dtype, void *dst, vfloat values, size_t n) {
+    if (n >= LANES) {
+        store_floats(dtype, dst, values, false);
+        return;
+    }
+    char buffer[32];
+    store_floats(dtype, buffer, values, false);
+    memcpy(dst, buffer, n * element_bytes(dtype));
+}
+
+MESA_ALWAYS_INLINE void stores_done(void) {
+    _mm_sfence();
+}
+
+/* ---- codes ------------------------------------------------------------------------------------- */
+
+/* To a byte each, in groups of four: codes 4k..4k+3 of all four vectors in the 128-bit lane k.
+ * Saturation clips below 0 and above 255 on the way. */
+MESA_ALWAYS_INLINE __m256i narrow_lanes(const vint codes[VECTORS], unsigned bits) {
+    __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(codes[0], codes[1]),
+                                        _mm256_packs_epi32(codes[2], codes[3]));
+    return bits == 8 ? bytes : _mm256_min_epu8(bytes, _mm256_set1_epi8((char)((1u << bits) - 1)));
+}
+
+MESA_ALWAYS_INLINE vcodes narrow_codes(const vint codes[VECTORS], unsigned bits) {
+    return _mm256_permutevar8x32_epi32(narrow_lanes(codes, bits),
+                                       _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* Even and odd elements alternate first within the lanes. */
+MESA_ALWAYS_INLINE vcodes narrow_code_pairs(const vint codes[VECTORS], unsigned bits) {
+    const __m128i alternate = _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    __m256i bytes =
+        _mm256_shuffle_epi8(narrow_lanes(codes, bits), _mm256_broadcastsi128_si256(alternate));
+    return _mm256_permute4x64_epi64(bytes, 0xd8);
+}
+
+MESA_ALWAYS_INLINE vint widen_codes(vcodes codes, size_t k) {
+    __m128i half = k < 2 ? _mm256_castsi256_si128(codes) : _mm256_extracti128_si256(codes, 1);
+    return _mm256_cvtepu8_epi32(k % 2 == 0 ? half : _mm_srli_si128(half, 8));
+}
+
+MESA_ALWAYS_INLINE vint widen_half_codes(vcodes codes, size_t k) {
+    return _mm256_cvtepu8_epi16(k == 0 ? _mm256_castsi256_si128(codes)
+                                       : _mm256_extracti128_si256(codes, 1));
+}
+
+MESA_ALWAYS_INLINE vcodes codes_first(vcodes codes, size_t n) {
+    const __m256i places =
+        _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
+                         21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+    return _mm256_and_si256(codes, _mm256_cmpgt_epi8(_mm256_set1_epi8((char)n), places));
+}
+
+MESA_ALWAYS_INLINE vcodes block_load(const uint8_t *src, size_t n) {
+    if (n >= BLOCK)
+        return i_load(src);
+    uint8_t buffer[BLOCK] = {0};
+    memcpy(buffer, src, n);
+    return i_load(buffer);
+}
+
+MESA_ALWAYS_INLINE void block_store(uint8_t *dst, vcodes codes, size_t n) {
+    uint8_t buffer[BLOCK];
+    i_store(n >= BLOCK ? dst : buffer, codes);
+    if (n < BLOCK)
+        memcpy(dst, buffer, n);
+}
+
+MESA_ALWAYS_INLINE vint codes_load(const uint8_t *src, size_t n) {
+    if (n >= LANES)
+        return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)src));
+    uint8_t buffer[LANES] = {0};
+    memcpy(buffer, src, n);
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)buffer));
+}
+
+MESA_ALWAYS_INLINE void codes_store(uint8_t *dst, vint codes, size_t n) {
+    __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
+    uint64_t bytes = (uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(words, words));
+    memcpy(dst, &bytes, n >= LANES ? LANES : n);
+}
+
 MESA_ALWAYS_INLINE size_t packed_size(size_t n, unsigned bits) {
     return (n * bits + 7) / 8;
 }
 
-/* Writes the packed form of n <= 32 codes (0 beyond the n-th): exactly packed_size() bytes. `stream`
- * may do so past the caches, for 8 and 4 bits where `to` is aligned. Neighbours are joined in 16, 32
- * and 64 bits (each time low + high * 2^width), then the used bytes of every 64 bits are put next to
- * each other. */
-MESA_ALWAYS_INLINE void store_packed(uint8_t *to, __m256i codes, size_t n, unsigned bits,
+/* Streams for 8 and 4 bits where `to` is aligned. Neighbours are joined in 16, 32 and 64 bits (each
+ * time low + high * 2^width), then the used bytes of every 64 bits are put next to each other. */
+MESA_ALWAYS_INLINE void store_packed(uint8_t *to, vcodes codes, size_t n, unsigned bits,
                                      bool stream) {
     uint8_t buffer[64];
     __m256i joined = codes;
@@ -117,27 +293,29 @@ MESA_ALWAYS_INLINE void store_packed(uint8_t *to, __m256i codes, size_t n, unsig
 }
 
 /* How to cut codes of other widths than 8 and 4 bits out of eight at a time: each lies in the 16 bits
- * that start at its byte, and is shifted up there so that its upper end is known, then down. */
-struct cutter {
-    __m128i pairs; /* bytes of those 16 bits */
-    __m128i up;    /* factors for the shift up */
-};
+ * that start at its byte (`pairs`), and is multiplied up there so that its upper end is known, then
+ * shifted down. */
+#define CUT_PAIR(bits, i) (uint8_t)((i) * (bits) / 8), (uint8_t)((i) * (bits) / 8 + 1)
+#define CUT_UP(bits, i)   (uint16_t)(1u << (8 - (i) * (bits) % 8))
+#define CUTTER(bits)                                                                               \
+    {                                                                                              \
+        {CUT_PAIR(bits, 0), CUT_PAIR(bits, 1), CUT_PAIR(bits, 2), CUT_PAIR(bits, 3),               \
+         CUT_PAIR(bits, 4), CUT_PAIR(bits, 5), CUT_PAIR(bits, 6), CUT_PAIR(bits, 7)},              \
+            {CUT_UP(bits, 0), CUT_UP(bits, 1), CUT_UP(bits, 2), CUT_UP(bits, 3),                   \
+             CUT_UP(bits, 4), CUT_UP(bits, 5), CUT_UP(bits, 6), CUT_UP(bits, 7)},                  \
+    }
 
-MESA_ALWAYS_INLINE struct cutter cutter_of(unsigned bits) {
+static const struct cutter {
     uint8_t pairs[16];
     uint16_t up[8];
-    for (unsigned i = 0; i < 8; i++) {
-        pairs[2 * i] = (uint8_t)(i * bits / 8);
-        pairs[2 * i + 1] = (uint8_t)(i * bits / 8 + 1);
-        up[i] = (uint16_t)(1u << (8 - i * bits % 8));
-    }
-    return (struct cutter){_mm_loadu_si128((const __m128i *)pairs),
-                           _mm_loadu_si128((const __m128i *)up)};
-}
+} cutters[9] = {CUTTER(0u), CUTTER(1u), CUTTER(2u), CUTTER(3u), CUTTER(4u),
+                CUTTER(5u), CUTTER(6u), CUTTER(7u), CUTTER(8u)};
 
-MESA_ALWAYS_INLINE __m256i cut32(const uint8_t *from, unsigned bits, struct cutter cutter) {
-    const __m256i pairs = _mm256_broadcastsi128_si256(cutter.pairs);
-    const __m256i up = _mm256_broadcastsi128_si256(cutter.up);
+MESA_ALWAYS_INLINE __m256i cut32(const uint8_t *from, unsigned bits) {
+    const struct cutter *cutter = &cutters[bits];
+    const __m256i pairs =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)cutter->pairs));
+    const __m256i up = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)cutter->up));
     __m256i halves[2];
     for (unsigned k = 0; k < 2; k++) {
         const uint8_t *at = from + (size_t)(2 * k) * bits;
@@ -151,9 +329,8 @@ MESA_ALWAYS_INLINE __m256i cut32(const uint8_t *from, unsigned bits, struct cutt
     return _mm256_permute4x64_epi64(_mm256_packus_epi16(halves[0], halves[1]), 0xd8);
 }
 
-/* n <= 32 codes; the lanes beyond are unspecified. `readable`: bytes at `from` that may be touched. */
-MESA_ALWAYS_INLINE __m256i load_packed(const uint8_t *from, size_t n, unsigned bits,
-                                       struct cutter cutter, size_t readable) {
+MESA_ALWAYS_INLINE vcodes load_packed(const uint8_t *from, size_t n, unsigned bits,
+                                      size_t readable) {
     uint8_t buffer[64];
     if (readable < 3 * bits + 16 && (n < 32 || (bits != 8 && bits != 4))) {
         memset(buffer, 0, sizeof buffer);
@@ -167,7 +344,7 @@ MESA_ALWAYS_INLINE __m256i load_packed(const uint8_t *from, size_t n, unsigned b
         return _mm256_and_si256(_mm256_or_si256(pairs, _mm256_slli_epi16(pairs, 4)),
                                 _mm256_set1_epi8(15));
     }
-    return cut32(from, bits, cutter);
+    return cut32(from, bits);
 }
 
 #endif

@@ -87,7 +87,7 @@ MESA_ALWAYS_INLINE void pack_one_predicate(enum mesa_dtype dtype, enum mesa_pred
     };
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        __m256 x = load8(dtype, element_at(dtype, src, i));
+        __m256 x = load_floats(dtype, element_at(dtype, src, i));
         ret_mask[i / 8] = (uint8_t)_mm256_movemask_ps(holds8(predicate, x, bounds));
     }
     for (; i < n; i++)

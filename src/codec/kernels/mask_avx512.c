@@ -335,7 +335,7 @@ MESA_ALWAYS_INLINE void pack_sign(enum mesa_dtype dtype, const void *src, size_t
         __m512i codes = _mm512_inserti32x4(_mm512_castsi128_si512(signs[0]), signs[1], 1);
         codes = _mm512_inserti32x4(codes, signs[2], 2);
         codes = _mm512_inserti32x4(codes, signs[3], 3);
-        store_packed(ret_codes + i / 4, pack64(codes, 2), count, 2, false);
+        store_packed(ret_codes + i / 4, codes, count, 2, false);
     }
 }
 
@@ -345,7 +345,7 @@ MESA_ALWAYS_INLINE void unpack_sign(enum mesa_dtype dtype, const uint8_t *codes,
     for (size_t i = 0; i < n; i += 64) {
         size_t count = n - i < 64 ? n - i : 64;
         uint8_t bytes[64];
-        _mm512_storeu_si512(bytes, unpack64(load_packed(codes + i / 4, count, 2), 2));
+        _mm512_storeu_si512(bytes, load_packed(codes + i / 4, count, 2, 0));
         for (size_t j = 0; j < count; j += 16) {
             __m512i four = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(bytes + j)));
             store16(dtype, (char *)ret_dst + (i + j) * element_bytes(dtype), first16(count - j),

@@ -67,8 +67,8 @@ MESA_ALWAYS_INLINE void pack_one_predicate(enum mesa_dtype dtype, enum mesa_pred
                                            uint8_t *ret_mask) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        float32x4_t low = load4(dtype, element_at(dtype, src, i));
-        float32x4_t high = load4(dtype, element_at(dtype, src, i + 4));
+        float32x4_t low = load_floats(dtype, element_at(dtype, src, i));
+        float32x4_t high = load_floats(dtype, element_at(dtype, src, i + 4));
         ret_mask[i / 8] =
             bits_of_words(holds4(predicate, low, lo, hi), holds4(predicate, high, lo, hi));
     }

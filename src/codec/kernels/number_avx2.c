@@ -151,7 +151,7 @@ MESA_ALWAYS_INLINE void widen_short(enum mesa_dtype dtype, const uint16_t *src, 
     bool aligned = stream && (uintptr_t)ret_dst % 32 == 0;
     size_t i = 0;
     for (; i + 8 <= n; i += 8)
-        store8(MESA_F32, ret_dst + i, load8(dtype, src + i), aligned);
+        store_floats(MESA_F32, ret_dst + i, load_floats(dtype, src + i), aligned);
     for (; i < n; i++)
         element_store(MESA_F32, ret_dst, i, element_load(dtype, src, i));
     if (stream)

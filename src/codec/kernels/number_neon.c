@@ -11,7 +11,7 @@ static void float_to_bf16(const float *src, size_t n, uint16_t *ret_dst) {
     char *to = (char *)ret_dst;
     size_t i = 0;
     for (; i + 4 <= n; i += 4)
-        store4(MESA_BF16, to + i * 2, load4(MESA_F32, from + i * 4));
+        store_floats(MESA_BF16, to + i * 2, load_floats(MESA_F32, from + i * 4), false);
     for (; i < n; i++) {
         uint16_t half = bf16_round(element_load(MESA_F32, from, i));
         memcpy(to + i * sizeof half, &half, sizeof half);
@@ -24,7 +24,7 @@ static void bf16_to_float(const uint16_t *src, size_t n, bool stream, float *ret
     char *to = (char *)ret_dst;
     size_t i = 0;
     for (; i + 4 <= n; i += 4)
-        store4(MESA_F32, to + i * 4, load4(MESA_BF16, from + i * 2));
+        store_floats(MESA_F32, to + i * 4, load_floats(MESA_BF16, from + i * 2), false);
     for (; i < n; i++)
         element_store(MESA_F32, to, i, element_load(MESA_BF16, from, i));
 }
@@ -34,7 +34,7 @@ MESA_ALWAYS_INLINE bool all_finite(enum mesa_dtype dtype, const void *src, size_
     for (; i + 16 <= n; i += 16) {
         uint32x4_t finite = vdupq_n_u32(UINT32_MAX);
         for (size_t j = 0; j < 16; j += 4) {
-            float32x4_t x = load4(dtype, element_at(dtype, src, i + j));
+            float32x4_t x = load_floats(dtype, element_at(dtype, src, i + j));
             finite = vandq_u32(finite, vcleq_f32(vabsq_f32(x), vdupq_n_f32(FLT_MAX)));
         }
         if (vminvq_u32(finite) == 0)

@@ -1,0 +1,626 @@
+/* The affine kernels of the vector files but for their instructions. A batch of groups is ranged, then
+ * all its words are found at once (a lane for each group, since a division and its dependants take
+ * longer than the rest of a group), then it is coded out of the first cache. Equals affine_scalar.c
+ * byte for byte.
+ *
+ * affine_ISA.c includes this behind the header of its vectors, which defines
+ *     vfloat, vint, vmask   LANES lanes of float32 and of 32 bits, and a truth for each lane
+ *     vcodes                BLOCK codes, a byte each; a block is VECTORS vectors of elements
+ *     v_ i_ h_ m_           operations that give a vfloat, a vint, a vint as lanes of 16 bits, a vmask:
+ *       v_round, v_floor    to an integer, halves to even; downwards
+ *       v_min, v_max        of two lanes; of NaN anything
+ *       v_clip              to least..most; NaN becomes most
+ *       v_first, v_second   halves of pairs of lanes: join(v_first(a, b, l), v_second(a, b, l)) for
+ *                           each level l < log2(LANES) over a tree of LANES vectors leaves in lane g
+ *                           what joining all lanes of vector g gives
+ *       v_least, v_most     of all lanes, a float
+ *       v_bits, i_bits      the same bits; v_of_i, i_of_v convert, to nearest even
+ *       i_up, i_down        shifts; i_down_signed copies the sign. i_places: 0, 1, 2, ...
+ *       h_sign              all ones where negative; h_odd_of takes odd lanes from its first
+ *       m_choose            yes where the lane's truth holds, else no
+ *     load_floats, store_floats   LANES elements of a dtype, as element_load() and element_store();
+ *                           stored ones are finite. stream: past the caches, dst is aligned
+ *     load_some, store_some the first n <= LANES. Lanes beyond have the first again, or 0 for n = 0
+ *     store_vector          a whole vint; stores_done() after the last streamed one
+ *     narrow_codes          codes of 32 bits to a block, clipped to 0..2^bits-1; narrow_code_pairs: of
+ *                           each two vectors the first has the even lanes, the second the odd ones
+ *     widen_codes           codes k * LANES on of a block in 32 bits; widen_half_codes: k * 2 * LANES on
+ *                           in 16 bits
+ *     codes_first           the first n of a block, 0 beyond
+ *     block_load, block_store, codes_load, codes_store   n <= BLOCK or LANES bytes; loads: 0 beyond
+ *     store_packed          exactly the packed bytes of n <= BLOCK codes that are 0 beyond the n-th
+ *     load_packed           inverse; beyond the n-th anything. Touches `readable` bytes at the most
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef MESA_CODEC_KERNELS_AFFINE_TMPL_H
+#define MESA_CODEC_KERNELS_AFFINE_TMPL_H
+
+#include "codec/kernels/affine.h"
+#include "codec/kernels/affine_entries.h"
+#include "codec/kernels/batch.h"
+
+/* Vectors of a block stay in registers also where gcc would keep the loop. */
+#define UNROLL _Pragma("GCC unroll 8")
+
+/* ---- range ----------------------------------------------------------------------------------- */
+
+/* Least and most of what went in; `doubt` has bits set where an element was not finite (x - x is NaN
+ * then, else +0), since minima and maxima alone would lose a NaN. */
+struct extent {
+    vfloat lo, hi, doubt;
+};
+
+MESA_ALWAYS_INLINE struct extent extent_start(void) {
+    return (struct extent){v_set(INFINITY), v_set(-INFINITY), v_set(0)};
+}
+
+MESA_ALWAYS_INLINE void extent_add(struct extent *extent, vfloat x) {
+    extent->lo = v_min(x, extent->lo);
+    extent->hi = v_max(x, extent->hi);
+    extent->doubt = v_or(extent->doubt, v_sub(x, x));
+}
+
+MESA_ALWAYS_INLINE struct extent extent_join(struct extent a, struct extent b) {
+    return (struct extent){v_min(a.lo, b.lo), v_max(a.hi, b.hi), v_or(a.doubt, b.doubt)};
+}
+
+/* The elements of bfloat16 of a vector: even ones, odd ones. */
+MESA_ALWAYS_INLINE vfloat even_bf16(vint pairs) {
+    return v_bits(i_up(pairs, 16));
+}
+
+MESA_ALWAYS_INLINE vfloat odd_bf16(vint pairs) {
+    return v_bits(i_and(pairs, i_set(0xffff0000)));
+}
+
+/* bfloat16 to integers of the same order, NaN outside infinity, and back: negative ones have their
+ * lower bits flipped. */
+MESA_ALWAYS_INLINE vint bf16_order(vint x) {
+    return i_xor(x, i_and(h_sign(x), h_set(0x7fff)));
+}
+
+/* The first n elements of bfloat16, n a multiple of 4 * LANES: compared as integers, which takes a
+ * vector of 2 * LANES. */
+MESA_ALWAYS_INLINE void extent_add_bf16(struct extent *extent, const void *src, size_t n) {
+    vint lo[2] = {h_set(INT16_MAX), h_set(INT16_MAX)};
+    vint hi[2] = {h_set(INT16_MIN), h_set(INT16_MIN)};
+    for (size_t i = 0; i < n; i += 4 * LANES) {
+        for (size_t k = 0; k < 2; k++) {
+            vint x = bf16_order(i_load(element_at(MESA_BF16, src, i + 2 * LANES * k)));
+            lo[k] = h_min(lo[k], x);
+            hi[k] = h_max(hi[k], x);
+        }
+    }
+    if (n == 0)
+        return;
+    vint least = bf16_order(h_min(lo[0], lo[1])), most = bf16_order(h_max(hi[0], hi[1]));
+    extent_add(extent, even_bf16(least));
+    extent_add(extent, odd_bf16(least));
+    extent_add(extent, even_bf16(most));
+    extent_add(extent, odd_bf16(most));
+}
+
+/* Four independent accumulators, for the latency of the operations. */
+MESA_ALWAYS_INLINE struct extent extent_of(enum mesa_dtype dtype, const void *src, size_t n) {
+    struct extent parts[4] = {extent_start(), extent_start(), extent_start(), extent_start()};
+    size_t i = 0;
+    if (dtype == MESA_BF16) {
+        i = n / (4 * LANES) * (4 * LANES);
+        extent_add_bf16(&parts[0], src, i);
+    }
+    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+        UNROLL
+        for (size_t j = 0; j < 4; j++)
+            extent_add(&parts[j], load_floats(dtype, element_at(dtype, src, i + j * LANES)));
+    }
+    for (; i + LANES <= n; i += LANES)
+        extent_add(&parts[0], load_floats(dtype, element_at(dtype, src, i)));
+    if (i < n)
+        extent_add(&parts[1], load_some(dtype, element_at(dtype, src, i), n - i));
+    return extent_join(extent_join(parts[0], parts[1]), extent_join(parts[2], parts[3]));
+}
+
+MESA_ALWAYS_INLINE vmask finite_lanes(vfloat doubt) {
+    return i_is_zero(i_bits(doubt));
+}
+
+MESA_ALWAYS_INLINE bool range(enum mesa_dtype dtype, const void *src, size_t n, float *lo,
+                              float *hi) {
+    struct extent extent = extent_of(dtype, src, n);
+    float least = v_least(extent.lo), most = v_most(extent.hi);
+    *lo = (least < *lo ? least : *lo) + 0.0f;
+    *hi = (most > *hi ? most : *hi) + 0.0f;
+    return m_all(finite_lanes(extent.doubt));
+}
+
+/* LANES vectors to one, whose lane g joins the lanes of vector g: a third of the steps of LANES
+ * reductions. */
+#define DEFINE_REDUCE(name, join)                                                                  \
+    MESA_ALWAYS_INLINE vfloat name##_2(const vfloat *v) {                                          \
+        return join(v_first(v[0], v[1], 0), v_second(v[0], v[1], 0));                              \
+    }                                                                                              \
+    MESA_ALWAYS_INLINE vfloat name##_4(const vfloat *v) {                                          \
+        vfloat a = name##_2(v), b = name##_2(v + 2);                                               \
+        return join(v_first(a, b, 1), v_second(a, b, 1));                                          \
+    }                                                                                              \
+    MESA_ALWAYS_INLINE vfloat name##_8(const vfloat *v) {                                          \
+        vfloat a = name##_4(v), b = name##_4(v + 4);                                               \
+        return join(v_first(a, b, 2), v_second(a, b, 2));                                          \
+    }                                                                                              \
+    MESA_ALWAYS_INLINE vfloat name##_16(const vfloat *v) {                                         \
+        vfloat a = name##_8(v), b = name##_8(v + 8);                                               \
+        return join(v_first(a, b, 3), v_second(a, b, 3));                                          \
+    }                                                                                              \
+    MESA_ALWAYS_INLINE vfloat name(const vfloat *v) {                                              \
+        return LANES == 4 ? name##_4(v) : LANES == 8 ? name##_8(v) : name##_16(v);                 \
+    }
+
+DEFINE_REDUCE(least_of_each, v_min)
+DEFINE_REDUCE(most_of_each, v_max)
+DEFINE_REDUCE(union_of_each, v_or)
+
+/* ---- words: mesa_affine_word() in all lanes, step by step ---------------------------------------- */
+
+struct words {
+    vint words, zero_points;
+    vfloat inverse; /* of the scales */
+};
+
+/* The coder of a call, and what changes with the group. */
+struct coder {
+    vfloat inverse; /* 1 / scale */
+    vint zero_point;
+    unsigned bits;
+    bool strict_sign, stochastic, stream;
+    uint64_t seed;
+};
+
+MESA_ALWAYS_INLINE vint choose_words(vmask m, vint yes, vint no) {
+    return i_bits(m_choose(m, v_bits(yes), v_bits(no)));
+}
+
+/* Bits of the scales, rounded up to bfloat16. */
+MESA_ALWAYS_INLINE vint scale_bits_of(vfloat lo, vfloat hi, vfloat magnitude, struct coder coder) {
+    const float last_code = (float)((1u << coder.bits) - 1);
+    vfloat zero = v_set(0), steps = v_set(last_code), fewer = v_set(last_code - 1);
+    if (coder.stochastic && coder.bits != 1)
+        steps = m_choose(m_or(m_equal(lo, zero), m_equal(hi, zero)), steps, fewer);
+    else if (coder.strict_sign && coder.bits != 1)
+        steps = m_choose(m_and(m_less(lo, zero), m_less(zero, hi)), fewer, steps);
+    vfloat step = v_div(v_sub(hi, lo), steps);
+    vfloat reach = v_div(magnitude, v_set(MESA_AFFINE_REACH));
+    return i_and(i_add(i_bits(v_max(step, reach)), i_set(0xffff)), i_set(0xffff0000));
+}
+
+/* Grid indices of code 0. */
+MESA_ALWAYS_INLINE vint zero_points_of(vfloat lo, vfloat hi, vfloat inverse, struct coder coder) {
+    vfloat zero = v_set(0), one = v_set(1);
+    vfloat least = v_set(-(float)((1u << coder.bits) - 1));
+    vfloat first = v_mul(lo, inverse);
+    first = coder.stochastic && coder.bits != 1 ? v_floor(first) : v_round(first);
+    if (coder.strict_sign)
+        least = m_choose(m_less(zero, hi), v_add(least, one), least);
+    first = m_choose(m_at_least(hi, zero), v_max(first, least), first);
+    if (coder.strict_sign)
+        first = m_choose(m_less(lo, zero), v_min(first, v_set(-1)), first);
+    return i_of_v(first);
+}
+
+static struct words words_of(vfloat lo, vfloat hi, vmask finite, struct coder coder) {
+    vfloat zero = v_set(0), magnitude = v_max(v_sub(zero, lo), hi);
+    vint scale_bits = scale_bits_of(lo, hi, magnitude, coder);
+    vfloat scale = v_bits(scale_bits), inverse = v_div(v_set(1), scale);
+    vmask good = m_and(finite, m_less(magnitude, v_set(MESA_AFFINE_MOST)));
+    good = m_and(good, m_at_least(scale, v_set(MESA_AFFINE_LEAST)));
+    if (coder.strict_sign && coder.bits == 1)
+        good = m_and_not(good, m_and(m_less(lo, zero), m_less(zero, hi)));
+
+    vint zero_points = zero_points_of(lo, hi, inverse, coder);
+    vint words = i_or(scale_bits, i_and(zero_points, i_set(0xffff)));
+    words = choose_words(good, words, i_set(MESA_GROUP_RAW));
+    words = choose_words(m_and(finite, m_equal(magnitude, zero)), i_set(0), words);
+    return (struct words){words, zero_points, inverse};
+}
+
+/* ---- codes ----------------------------------------------------------------------------------- */
+
+MESA_ALWAYS_INLINE vfloat keep_signs(vfloat index, vfloat x) {
+    index = m_choose(m_less(v_set(0), x), v_max(index, v_set(1)), index);
+    return m_choose(m_less(x, v_set(0)), v_min(index, v_set(-1)), index);
+}
+
+/* affine_uniform() of the LANES elements from `element` on. */
+MESA_ALWAYS_INLINE vfloat uniforms_from(uint64_t seed, uint64_t element) {
+    if ((uint32_t)element > UINT32_MAX - (LANES - 1)) { /* the key changes on the way */
+        float uniforms[LANES];
+        for (unsigned i = 0; i < LANES; i++)
+            uniforms[i] = affine_uniform(affine_key_of(seed, element + i), (uint32_t)(element + i));
+        return v_load(uniforms);
+    }
+    struct affine_key key = affine_key_of(seed, element);
+    vint x = i_add(i_set((uint32_t)element + key.add), i_places());
+    x = i_mul(i_xor(x, i_down(x, 16)), i_set(AFFINE_MULTIPLY_1));
+    x = i_xor(x, i_set(key.flip));
+    x = i_mul(i_xor(x, i_down(x, 15)), i_set(AFFINE_MULTIPLY_2));
+    x = i_xor(x, i_down(x, 15));
+    return v_mul(v_of_i(i_down(x, 8)), v_set(0x1p-24f));
+}
+
+/* Codes of LANES elements in 32 bits, not clipped yet. */
+MESA_ALWAYS_INLINE vint codes_of(struct coder coder, vfloat x, uint64_t element) {
+    vfloat position = v_mul(x, coder.inverse);
+    if (!coder.stochastic && !coder.strict_sign) /* the conversion rounds to nearest even */
+        return i_sub(i_of_v(position), coder.zero_point);
+    vfloat index = v_round(position);
+    if (coder.stochastic) {
+        index = v_floor(position);
+        vmask up = m_less(uniforms_from(coder.seed, element), v_sub(position, index));
+        index = m_choose(up, v_add(index, v_set(1)), index);
+    }
+    if (coder.strict_sign)
+        index = keep_signs(index, x);
+    return i_sub(i_of_v(index), coder.zero_point);
+}
+
+MESA_ALWAYS_INLINE vcodes block_codes(enum mesa_dtype dtype, struct coder coder, const char *src,
+                                      uint64_t element) {
+    vint codes[VECTORS];
+    if (dtype == MESA_BF16 && !coder.stochastic) { /* else order matters to the uniforms */
+        UNROLL
+        for (size_t k = 0; k < VECTORS / 2; k++) {
+            vint pairs = i_load(src + k * sizeof pairs);
+            codes[2 * k] = codes_of(coder, even_bf16(pairs), element);
+            codes[2 * k + 1] = codes_of(coder, odd_bf16(pairs), element);
+        }
+        return narrow_code_pairs(codes, coder.bits);
+    }
+    UNROLL
+    for (size_t j = 0; j < VECTORS; j++)
+        codes[j] = codes_of(coder, load_floats(dtype, element_at(dtype, src, j * LANES)),
+                            element + j * LANES);
+    return narrow_codes(codes, coder.bits);
+}
+
+MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, const char *src,
+                                     size_t n, uint64_t element, uint8_t *ret_codes) {
+    size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        vcodes codes = block_codes(dtype, coder, element_at(dtype, src, i), element + i);
+        store_packed(ret_codes + i * coder.bits / 8, codes, BLOCK, coder.bits, coder.stream);
+    }
+    if (i == n)
+        return;
+    vint codes[VECTORS];
+    for (size_t j = 0; j < VECTORS; j++) {
+        size_t first = i + j * LANES;
+        vfloat x = load_some(dtype, element_at(dtype, src, first), first < n ? n - first : 0);
+        codes[j] = codes_of(coder, x, element + first);
+    }
+    store_packed(ret_codes + i * coder.bits / 8,
+                 codes_first(narrow_codes(codes, coder.bits), n - i), n - i, coder.bits, false);
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+struct batch {
+    size_t count;
+    struct group groups[BATCH_GROUPS];
+    vfloat lo[BATCH_GROUPS], hi[BATCH_GROUPS], doubt[BATCH_GROUPS];
+    uint32_t words[BATCH_GROUPS];
+    int32_t zero_points[BATCH_GROUPS];
+    float inverse[BATCH_GROUPS];
+    unsigned one_value; /* bit g: group g may be one element over and over */
+};
+
+MESA_ALWAYS_INLINE void batch_range(enum mesa_dtype dtype, const struct mesa_affine_rows *rows,
+                                    const void *src, struct batch *batch) {
+    size_t g = 0;
+    for (; g < batch->count; g++) {
+        const char *from = group_source(rows, batch->groups[g], src, element_bytes(dtype));
+        struct extent extent = extent_of(dtype, from, batch->groups[g].n);
+        batch->lo[g] = extent.lo;
+        batch->hi[g] = extent.hi;
+        batch->doubt[g] = extent.doubt;
+    }
+    for (; g % LANES != 0; g++)
+        batch->lo[g] = batch->hi[g] = batch->doubt[g] = v_set(0);
+}
+
+MESA_ALWAYS_INLINE void batch_find_words(struct coder coder, struct batch *batch) {
+    batch->one_value = 0;
+    for (size_t g = 0; g < batch->count; g += LANES) {
+        vfloat least = v_add(least_of_each(batch->lo + g), v_set(0));
+        vfloat most = v_add(most_of_each(batch->hi + g), v_set(0));
+        vmask finite = finite_lanes(union_of_each(batch->doubt + g));
+        struct words words = words_of(least, most, finite, coder);
+        i_store(batch->words + g, words.words);
+        i_store(batch->zero_points + g, words.zero_points);
+        v_store(batch->inverse + g, words.inverse);
+        batch->one_value |= ~m_bits(m_and_not(finite, m_equal(least, most))) << g;
+    }
+}
+
+/* Returns the number of raw groups. */
+MESA_ALWAYS_INLINE size_t batch_code(enum mesa_dtype dtype, struct coder coder,
+                                     const struct mesa_affine_rows *rows, const void *src,
+                                     const struct batch *batch, uint32_t *ret_words,
+                                     uint8_t *ret_codes) {
+    const size_t bytes = element_bytes(dtype);
+    size_t raw_groups = 0;
+    for (size_t g = 0; g < batch->count; g++) {
+        struct group group = batch->groups[g];
+        const char *from = group_source(rows, group, src, bytes);
+        uint8_t *codes = ret_codes + group_code_offset(rows, group);
+        uint32_t word = batch->words[g];
+        bool one_value = batch->one_value >> g & 1;
+        if (word == 0 || word == MESA_GROUP_RAW || one_value)
+            word = group_hold_special(from, group.n, bytes, coder.bits, one_value, word, codes);
+        if (word != 0 && !word_is_mark(word)) {
+            coder.inverse = v_set(batch->inverse[g]);
+            coder.zero_point = i_set(batch->zero_points[g]);
+            encode_group(dtype, coder, from, group.n, group_first_element(rows, group), codes);
+        }
+        raw_groups += word == MESA_GROUP_RAW;
+        ret_words[g] = word;
+    }
+    return raw_groups;
+}
+
+MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool strict_sign,
+                                 enum mesa_rounding rounding, const struct mesa_affine_rows *rows,
+                                 const void *src, uint32_t *ret_words, uint8_t *ret_codes) {
+    const struct coder coder = {
+        .bits = bits,
+        .strict_sign = strict_sign,
+        .stochastic = rounding == MESA_ROUND_STOCHASTIC,
+        .stream = rows->stream,
+        .seed = rows->seed,
+    };
+    size_t raw_groups = 0;
+    struct group_cursor cursor = group_cursor_begin(rows);
+    struct batch batch;
+    while ((batch.count = group_cursor_take(&cursor, element_bytes(dtype), batch.groups)) > 0) {
+        batch_range(dtype, rows, src, &batch);
+        batch_find_words(coder, &batch);
+        raw_groups += batch_code(dtype, coder, rows, src, &batch, ret_words, ret_codes);
+        ret_words += batch.count;
+    }
+    if (rows->stream)
+        stores_done();
+    return raw_groups;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+MESA_ALWAYS_INLINE vfloat values_of(vint codes, vint zero_point, vfloat scale) {
+    return v_mul(v_of_i(i_add(codes, zero_point)), scale);
+}
+
+/* 2 * LANES codes in 16 bits each to bfloat16: even and odd ones are rounded apart, as bf16_round()
+ * does, and meet again in the halves of 32 bits. */
+MESA_ALWAYS_INLINE vint bf16_values_of(vint codes, vint zero_point, vfloat scale) {
+    vint rounded[2] = {i_and(codes, i_set(0xffff)), i_down(codes, 16)};
+    UNROLL
+    for (int k = 0; k < 2; k++) {
+        vint bits = i_bits(values_of(rounded[k], zero_point, scale));
+        vint lowest = i_and(i_down(bits, 16), i_set(1));
+        rounded[k] = i_add(i_add(bits, i_set(0x7fff)), lowest);
+    }
+    return h_odd_of(rounded[1], i_down(rounded[0], 16));
+}
+
+/* A whole block. `packed`: where its codes are from; bytes need not come out of a vector again. */
+MESA_ALWAYS_INLINE void store_values(enum mesa_dtype dtype, vcodes codes, const uint8_t *packed,
+                                     unsigned bits, vint zero_point, vfloat scale, bool stream,
+                                     char *dst) {
+    if (dtype == MESA_BF16) {
+        UNROLL
+        for (size_t k = 0; k < VECTORS / 2; k++)
+            store_vector(dst + k * sizeof(vint),
+                         bf16_values_of(widen_half_codes(codes, k), zero_point, scale), stream);
+        return;
+    }
+    UNROLL
+    for (size_t j = 0; j < VECTORS; j++) {
+        vint wide = bits == 8 ? codes_load(packed + j * LANES, LANES) : widen_codes(codes, j);
+        store_floats(dtype, dst + j * LANES * element_bytes(dtype),
+                     values_of(wide, zero_point, scale), stream);
+    }
+}
+
+/* `readable`: bytes at `codes` that may be touched. */
+MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const uint8_t *codes,
+                                     size_t n, unsigned bits, size_t readable, bool stream,
+                                     char *dst) {
+    vint zero_point = i_set(word_zero_point(word));
+    vfloat scale = v_set(word_scale(word));
+    size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        size_t offset = i * bits / 8;
+        vcodes block = load_packed(codes + offset, BLOCK, bits, readable - offset);
+        store_values(dtype, block, codes + offset, bits, zero_point, scale, stream,
+                     dst + i * element_bytes(dtype));
+    }
+    if (i == n)
+        return;
+    size_t offset = i * bits / 8;
+    vcodes block = load_packed(codes + offset, n - i, bits, readable - offset);
+    for (size_t j = 0; j < VECTORS && i + j * LANES < n; j++)
+        store_some(dtype, dst + (i + j * LANES) * element_bytes(dtype),
+                   values_of(widen_codes(block, j), zero_point, scale), n - i - j * LANES);
+}
+
+MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, unsigned bits,
+                               const struct mesa_affine_rows *rows, const uint32_t *words,
+                               const uint8_t *codes, const uint8_t *raw, size_t raw_group_bytes,
+                               bool stream, void *ret_dst) {
+    const size_t code_bytes = rows->rows * mesa_code_row_bytes(rows->row, bits);
+    struct group_cursor cursor = group_cursor_begin(rows);
+    struct group group;
+    while (group_cursor_next(&cursor, &group)) {
+        uint32_t word = *words++;
+        size_t offset = group_code_offset(rows, group), readable = code_bytes - offset;
+        const uint8_t *from = codes + offset;
+        char *to = (char *)ret_dst + (group.row * rows->row + group.begin) * element_bytes(dtype);
+        if (word_is_mark(word))
+            group_restore_mark(word, from, group.n, element_bytes(dtype), raw, raw_group_bytes, to);
+        else if (stream && (uintptr_t)to % sizeof(vint) == 0)
+            decode_group(dtype, word, from, group.n, bits, readable, true, to);
+        else
+            decode_group(dtype, word, from, group.n, bits, readable, false, to);
+    }
+    if (stream)
+        stores_done();
+}
+
+/* ---- pieces of a group ------------------------------------------------------------------------- */
+
+/* n <= LANES codes in 32 bits. Elements may lie outside the range of their word here, or be NaN. */
+MESA_ALWAYS_INLINE vint quantize_some(enum mesa_dtype dtype, const void *src, size_t n,
+                                      vfloat inverse, vfloat least, vfloat most, bool strict_sign) {
+    vfloat x = load_some(dtype, src, n);
+    vfloat index = v_round(v_mul(x, inverse));
+    if (strict_sign)
+        index = keep_signs(index, x);
+    return i_of_v(v_sub(v_clip(index, least, most), least));
+}
+
+MESA_ALWAYS_INLINE void quantize(enum mesa_dtype dtype, const void *src, size_t n, uint32_t word,
+                                 unsigned bits, bool strict_sign, uint8_t *ret_codes) {
+    if (word == 0) {
+        memset(ret_codes, 0, n);
+        return;
+    }
+    struct affine_grid grid = affine_grid_of(word, bits);
+    vfloat inverse = v_set(grid.inverse), least = v_set(grid.least), most = v_set(grid.most);
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        codes_store(ret_codes + i,
+                    quantize_some(dtype, element_at(dtype, src, i), LANES, inverse, least, most,
+                                  strict_sign),
+                    LANES);
+    if (i < n)
+        codes_store(ret_codes + i,
+                    quantize_some(dtype, element_at(dtype, src, i), n - i, inverse, least, most,
+                                  strict_sign),
+                    n - i);
+}
+
+MESA_ALWAYS_INLINE void dequantize(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
+                                   uint32_t word, void *ret_dst) {
+    decode_group(dtype, word, codes, n, 8, n, false, ret_dst);
+}
+
+/* ---- one group for each column --------------------------------------------------------------- */
+
+/* Each `_some` does n <= LANES columns of one row; loops call it for whole vectors, where n is known
+ * to the compiler, and for what is left. */
+
+/* Returns what `doubt` gets. */
+MESA_ALWAYS_INLINE vfloat range_some(enum mesa_dtype dtype, const void *src, size_t n, float *lo,
+                                     float *hi) {
+    vfloat x = load_some(dtype, src, n);
+    vfloat least = v_min(x, load_some(MESA_F32, lo, n));
+    vfloat most = v_max(x, load_some(MESA_F32, hi, n));
+    store_some(MESA_F32, lo, v_add(least, v_set(0)), n);
+    store_some(MESA_F32, hi, v_add(most, v_set(0)), n);
+    return v_sub(x, x);
+}
+
+MESA_ALWAYS_INLINE bool range_columns(enum mesa_dtype dtype, const void *src, size_t rows, size_t n,
+                                      float *lo, float *hi) {
+    vfloat doubt = v_set(0);
+    for (size_t row = 0; row < rows; row++) {
+        const void *from = element_at(dtype, src, row * n);
+        size_t i = 0;
+        for (; i + LANES <= n; i += LANES)
+            doubt =
+                v_or(doubt, range_some(dtype, element_at(dtype, from, i), LANES, lo + i, hi + i));
+        if (i < n)
+            doubt =
+                v_or(doubt, range_some(dtype, element_at(dtype, from, i), n - i, lo + i, hi + i));
+    }
+    return m_all(finite_lanes(doubt));
+}
+
+MESA_ALWAYS_INLINE vint words_load(const uint32_t *words, size_t n) {
+    return i_bits(load_some(MESA_F32, words, n));
+}
+
+MESA_ALWAYS_INLINE vfloat scales_of(vint words) {
+    return v_bits(i_and(words, i_set(0xffff0000)));
+}
+
+MESA_ALWAYS_INLINE vint zero_points_in(vint words) {
+    return i_down_signed(i_up(words, 16), 16);
+}
+
+MESA_ALWAYS_INLINE void quantize_some_columns(enum mesa_dtype dtype, const void *src, size_t n,
+                                              const uint32_t *words, unsigned bits,
+                                              bool strict_sign, uint8_t *ret_codes) {
+    vint group = words_load(words, n);
+    vfloat inverse = v_div(v_set(1), scales_of(group)), least = v_of_i(zero_points_in(group));
+    vfloat most = v_add(least, v_set((float)((1u << bits) - 1)));
+    vint codes = quantize_some(dtype, src, n, inverse, least, most, strict_sign);
+    codes_store(ret_codes, choose_words(i_is_zero(group), i_set(0), codes), n);
+}
+
+MESA_ALWAYS_INLINE void quantize_columns(enum mesa_dtype dtype, const void *src, size_t rows,
+                                         size_t n, const uint32_t *words, unsigned bits,
+                                         bool strict_sign, uint8_t *ret_codes) {
+    for (size_t row = 0; row < rows; row++) {
+        const void *from = element_at(dtype, src, row * n);
+        uint8_t *to = ret_codes + row * n;
+        size_t i = 0;
+        for (; i + LANES <= n; i += LANES)
+            quantize_some_columns(dtype, element_at(dtype, from, i), LANES, words + i, bits,
+                                  strict_sign, to + i);
+        if (i < n)
+            quantize_some_columns(dtype, element_at(dtype, from, i), n - i, words + i, bits,
+                                  strict_sign, to + i);
+    }
+}
+
+MESA_ALWAYS_INLINE void dequantize_some(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
+                                        const uint32_t *words, char *dst) {
+    vint group = words_load(words, n);
+    vfloat values = values_of(codes_load(codes, n), zero_points_in(group), scales_of(group));
+    store_some(dtype, dst, values, n);
+}
+
+MESA_ALWAYS_INLINE void dequantize_columns(enum mesa_dtype dtype, const uint8_t *codes, size_t rows,
+                                           size_t n, const uint32_t *words, void *ret_dst) {
+    for (size_t row = 0; row < rows; row++) {
+        const uint8_t *from = codes + row * n;
+        char *to = (char *)ret_dst + row * n * element_bytes(dtype);
+        size_t i = 0;
+        for (; i + LANES <= n; i += LANES)
+            dequantize_some(dtype, from + i, LANES, words + i, to + i * element_bytes(dtype));
+        if (i < n)
+            dequantize_some(dtype, from + i, n - i, words + i, to + i * element_bytes(dtype));
+    }
+}
+
+/* ---- codes of less than a byte --------------------------------------------------------------- */
+
+static void pack_bits(const uint8_t *codes, size_t n, unsigned bits, uint8_t *ret_packed) {
+    size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK)
+        store_packed(ret_packed + i * bits / 8, block_load(codes + i, BLOCK), BLOCK, bits, false);
+    if (i < n)
+        store_packed(ret_packed + i * bits / 8, block_load(codes + i, n - i), n - i, bits, false);
+}
+
+static void unpack_bits(const uint8_t *packed, size_t n, unsigned bits, uint8_t *ret_codes) {
+    const size_t packed_bytes = mesa_code_row_bytes(n, bits);
+    size_t i = 0;
+    for (; i < n; i += BLOCK) {
+        size_t offset = i * bits / 8, count = n - i < BLOCK ? n - i : BLOCK;
+        vcodes codes = load_packed(packed + offset, count, bits, packed_bytes - offset);
+        block_store(ret_codes + i, codes, count);
+    }
+}
+
+AFFINE_HALVES_AND_FLOATS(DEFINE_AFFINE_ENTRIES)
+
+#endif
