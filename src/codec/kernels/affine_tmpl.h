@@ -3,7 +3,7 @@
  * longer than the rest of a group), then it is coded out of the first cache. Equals affine_scalar.c
  * byte for byte.
  *
- * affine_ISA.c includes this behind the header of its vectors, which defines
+ * affine_ISA.c (as mask_ISA.c and number_ISA.c their own) includes this behind the header of its vectors, which defines
  *     vfloat, vint, vmask   LANES lanes of float32 and of 32 bits, and a truth for each lane
  *     vcodes                BLOCK codes, a byte each; a block is VECTORS vectors of elements
  *     v_ i_ h_ m_           operations that give a vfloat, a vint, a vint as lanes of 16 bits, a vmask:
@@ -17,17 +17,23 @@
  *       v_bits, i_bits      the same bits; v_of_i, i_of_v convert, to nearest even
  *       i_up, i_down        shifts; i_down_signed copies the sign. i_places: 0, 1, 2, ...
  *       h_sign              all ones where negative; h_odd_of takes odd lanes from its first
+ *       m_differ, m_not_at_most   also true for NaN
+ *       m_bits, m_bits_of_4 a bit for each lane, of one vmask or of four
  *       m_choose            yes where the lane's truth holds, else no
+ *     e_set, e_equal, e_choose    the same for elements of 1, 2, 4 or 8 bytes in a vint; truths as bits
  *     load_floats, store_floats   LANES elements of a dtype, as element_load() and element_store();
- *                           stored ones are finite. stream: past the caches, dst is aligned
+ *                           stored ones are finite, or NaN as f32 or bf16. stream: past the caches, dst is aligned
  *     load_some, store_some the first n <= LANES. Lanes beyond have the first again, or 0 for n = 0
+ *     store_f16_some        as store_some, but what is too large for float16 becomes infinite
  *     store_vector          a whole vint; stores_done() after the last streamed one
+ *     bytes_load, bytes_store     the first n bytes of a vint (or all); loads: 0 beyond
  *     narrow_codes          codes of 32 bits to a block, clipped to 0..2^bits-1; narrow_code_pairs: of
  *                           each two vectors the first has the even lanes, the second the odd ones
  *     widen_codes           codes k * LANES on of a block in 32 bits; widen_half_codes: k * 2 * LANES on
  *                           in 16 bits
  *     codes_first           the first n of a block, 0 beyond
  *     block_load, block_store, codes_load, codes_store   n <= BLOCK or LANES bytes; loads: 0 beyond
+ *     codes_nonzero, codes_of_bits   a bit for each code of a block; 0 or 1 for each bit
  *     store_packed          exactly the packed bytes of n <= BLOCK codes that are 0 beyond the n-th
  *     load_packed           inverse; beyond the n-th anything. Touches `readable` bytes at the most
  *

@@ -64,12 +64,18 @@ typedef __m256i vcodes;
 #define m_less(a, b)         _mm256_cmp_ps(a, b, _CMP_LT_OQ)
 #define m_equal(a, b)        _mm256_cmp_ps(a, b, _CMP_EQ_OQ)
 #define m_at_least(a, b)     _mm256_cmp_ps(a, b, _CMP_GE_OQ)
+#define m_differ(a, b)       _mm256_cmp_ps(a, b, _CMP_NEQ_UQ)
+#define m_not_at_most(a, b)  _mm256_cmp_ps(a, b, _CMP_NLE_UQ)
 #define m_and                _mm256_and_ps
 #define m_or                 _mm256_or_ps
 #define m_and_not(a, b)      _mm256_andnot_ps(b, a)
 #define m_bits(m)            ((unsigned)_mm256_movemask_ps(m))
 #define m_all(m)             (_mm256_movemask_ps(m) == 0xff)
 #define m_choose(m, yes, no) _mm256_blendv_ps(no, yes, m)
+
+MESA_ALWAYS_INLINE uint64_t m_bits_of_4(const vmask m[4]) {
+    return m_bits(m[0]) | m_bits(m[1]) << 8 | m_bits(m[2]) << 16 | m_bits(m[3]) << 24;
+}
 
 MESA_ALWAYS_INLINE vfloat v_clip(vfloat x, vfloat least, vfloat most) {
     return _mm256_max_ps(_mm256_min_ps(x, most), least);
@@ -178,6 +184,14 @@ MESA_ALWAYS_INLINE void store_some(enum mesa_dtype dtype, void *dst, vfloat valu
     memcpy(dst, buffer, n * element_bytes(dtype));
 }
 
+MESA_ALWAYS_INLINE void store_f16_some(void *dst, vfloat values, size_t n) {
+    __m128i halves = _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT);
+    if (n >= LANES)
+        _mm_storeu_si128(dst, halves);
+    else
+        memcpy(dst, &halves, n * 2);
+}
+
 MESA_ALWAYS_INLINE void stores_done(void) {
     _mm_sfence();
 }
@@ -222,7 +236,7 @@ MESA_ALWAYS_INLINE vcodes codes_first(vcodes codes, size_t n) {
     return _mm256_and_si256(codes, _mm256_cmpgt_epi8(_mm256_set1_epi8((char)n), places));
 }
 
-MESA_ALWAYS_INLINE vcodes block_load(const uint8_t *src, size_t n) {
+MESA_ALWAYS_INLINE vcodes block_load(const void *src, size_t n) {
     if (n >= BLOCK)
         return i_load(src);
     uint8_t buffer[BLOCK] = {0};
@@ -230,11 +244,28 @@ MESA_ALWAYS_INLINE vcodes block_load(const uint8_t *src, size_t n) {
     return i_load(buffer);
 }
 
-MESA_ALWAYS_INLINE void block_store(uint8_t *dst, vcodes codes, size_t n) {
+MESA_ALWAYS_INLINE void block_store(void *dst, vcodes codes, size_t n) {
     uint8_t buffer[BLOCK];
-    i_store(n >= BLOCK ? dst : buffer, codes);
+    i_store(n >= BLOCK ? dst : (void *)buffer, codes);
     if (n < BLOCK)
         memcpy(dst, buffer, n);
+}
+
+MESA_ALWAYS_INLINE uint64_t codes_nonzero(vcodes codes) {
+    return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(codes, _mm256_setzero_si256()));
+}
+
+/* 32 bits to 32 bytes of all ones or zeros. */
+MESA_ALWAYS_INLINE __m256i spread32(uint32_t bits) {
+    const __m256i place =
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+    __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), place);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+}
+
+MESA_ALWAYS_INLINE vcodes codes_of_bits(uint64_t bits) {
+    return _mm256_and_si256(spread32((uint32_t)bits), _mm256_set1_epi8(1));
 }
 
 MESA_ALWAYS_INLINE vint codes_load(const uint8_t *src, size_t n) {
@@ -345,6 +376,46 @@ MESA_ALWAYS_INLINE vcodes load_packed(const uint8_t *from, size_t n, unsigned bi
                                 _mm256_set1_epi8(15));
     }
     return cut32(from, bits);
+}
+
+/* ---- elements as bits --------------------------------------------------------------------------- */
+
+#define bytes_load block_load
+
+MESA_ALWAYS_INLINE void bytes_store(void *dst, vint x, size_t n, bool stream) {
+    if (n >= sizeof x)
+        store_vector(dst, x, stream);
+    else
+        block_store(dst, x, n);
+}
+
+MESA_ALWAYS_INLINE vint e_set(size_t bytes, uint64_t element) {
+    return bytes == 1   ? _mm256_set1_epi8((char)element)
+           : bytes == 2 ? _mm256_set1_epi16((short)element)
+           : bytes == 4 ? _mm256_set1_epi32((int)element)
+                        : _mm256_set1_epi64x((long long)element);
+}
+
+MESA_ALWAYS_INLINE uint64_t e_equal(size_t bytes, vint a, vint b) {
+    if (bytes == 1)
+        return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(a, b));
+    if (bytes == 4)
+        return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)));
+    if (bytes == 8)
+        return (uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(a, b)));
+    __m256i lanes = _mm256_cmpeq_epi16(a, b);
+    return (uint32_t)_mm_movemask_epi8(
+        _mm_packs_epi16(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1)));
+}
+
+MESA_ALWAYS_INLINE vint e_choose(size_t bytes, uint64_t bits, vint yes, vint no) {
+    __m256i ones = spread32((uint32_t)bits);
+    __m128i low = _mm256_castsi256_si128(ones);
+    return _mm256_blendv_epi8(no, yes,
+                              bytes == 1   ? ones
+                              : bytes == 2 ? _mm256_cvtepi8_epi16(low)
+                              : bytes == 4 ? _mm256_cvtepi8_epi32(low)
+                                           : _mm256_cvtepi8_epi64(low));
 }
 
 #endif

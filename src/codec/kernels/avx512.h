@@ -67,12 +67,18 @@ typedef __m512i vcodes;
 #define m_less(a, b)         _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
 #define m_equal(a, b)        _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ)
 #define m_at_least(a, b)     _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ)
+#define m_differ(a, b)       _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ)
+#define m_not_at_most(a, b)  _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ)
 #define m_and(a, b)          ((vmask)((a) & (b)))
 #define m_or(a, b)           ((vmask)((a) | (b)))
 #define m_and_not(a, b)      ((vmask)((a) & ~(b)))
 #define m_bits(m)            ((unsigned)(m))
 #define m_all(m)             ((m) == 0xffff)
 #define m_choose(m, yes, no) _mm512_mask_mov_ps(no, m, yes)
+
+MESA_ALWAYS_INLINE uint64_t m_bits_of_4(const vmask m[4]) {
+    return m[0] | (uint64_t)m[1] << 16 | (uint64_t)m[2] << 32 | (uint64_t)m[3] << 48;
+}
 
 MESA_ALWAYS_INLINE vfloat v_clip(vfloat x, vfloat least, vfloat most) {
     return _mm512_max_ps(_mm512_min_ps(x, most), least);
@@ -211,6 +217,11 @@ MESA_ALWAYS_INLINE void store_some(enum mesa_dtype dtype, void *dst, vfloat valu
     store16(dtype, dst, first16(n), values, false);
 }
 
+MESA_ALWAYS_INLINE void store_f16_some(void *dst, vfloat values, size_t n) {
+    _mm256_mask_storeu_epi16(
+        dst, first16(n), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
 MESA_ALWAYS_INLINE void stores_done(void) {
     _mm_sfence();
 }
@@ -255,12 +266,25 @@ MESA_ALWAYS_INLINE vcodes codes_first(vcodes codes, size_t n) {
     return _mm512_maskz_mov_epi8(first64(n), codes);
 }
 
-MESA_ALWAYS_INLINE vcodes block_load(const uint8_t *src, size_t n) {
+MESA_ALWAYS_INLINE vcodes block_load(const void *src, size_t n) {
+    if (n >= BLOCK)
+        return _mm512_loadu_si512(src);
     return _mm512_maskz_loadu_epi8(first64(n), src);
 }
 
-MESA_ALWAYS_INLINE void block_store(uint8_t *dst, vcodes codes, size_t n) {
-    _mm512_mask_storeu_epi8(dst, first64(n), codes);
+MESA_ALWAYS_INLINE void block_store(void *dst, vcodes codes, size_t n) {
+    if (n >= BLOCK)
+        _mm512_storeu_si512(dst, codes);
+    else
+        _mm512_mask_storeu_epi8(dst, first64(n), codes);
+}
+
+MESA_ALWAYS_INLINE uint64_t codes_nonzero(vcodes codes) {
+    return _mm512_test_epi8_mask(codes, codes);
+}
+
+MESA_ALWAYS_INLINE vcodes codes_of_bits(uint64_t bits) {
+    return _mm512_maskz_set1_epi8(bits, 1);
 }
 
 MESA_ALWAYS_INLINE vint codes_load(const uint8_t *src, size_t n) {
@@ -337,6 +361,38 @@ MESA_ALWAYS_INLINE vcodes load_packed(const uint8_t *from, size_t n, unsigned bi
     if (n == 64 && bits == 4)
         return unpack64(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)from)), 4);
     return unpack64(_mm512_maskz_loadu_epi8(first64(packed_size(n, bits)), from), bits);
+}
+
+/* ---- elements as bits --------------------------------------------------------------------------- */
+
+#define bytes_load block_load
+
+MESA_ALWAYS_INLINE void bytes_store(void *dst, vint x, size_t n, bool stream) {
+    if (n >= sizeof x)
+        store_vector(dst, x, stream);
+    else
+        block_store(dst, x, n);
+}
+
+MESA_ALWAYS_INLINE vint e_set(size_t bytes, uint64_t element) {
+    return bytes == 1   ? _mm512_set1_epi8((char)element)
+           : bytes == 2 ? _mm512_set1_epi16((short)element)
+           : bytes == 4 ? _mm512_set1_epi32((int)element)
+                        : _mm512_set1_epi64((long long)element);
+}
+
+MESA_ALWAYS_INLINE uint64_t e_equal(size_t bytes, vint a, vint b) {
+    return bytes == 1   ? _mm512_cmpeq_epi8_mask(a, b)
+           : bytes == 2 ? _mm512_cmpeq_epi16_mask(a, b)
+           : bytes == 4 ? _mm512_cmpeq_epi32_mask(a, b)
+                        : _mm512_cmpeq_epi64_mask(a, b);
+}
+
+MESA_ALWAYS_INLINE vint e_choose(size_t bytes, uint64_t bits, vint yes, vint no) {
+    return bytes == 1   ? _mm512_mask_mov_epi8(no, bits, yes)
+           : bytes == 2 ? _mm512_mask_mov_epi16(no, (__mmask32)bits, yes)
+           : bytes == 4 ? _mm512_mask_mov_epi32(no, (__mmask16)bits, yes)
+                        : _mm512_mask_mov_epi64(no, (__mmask8)bits, yes);
 }
 
 #endif

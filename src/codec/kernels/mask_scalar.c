@@ -29,8 +29,8 @@ static void unpack_bool(const uint8_t *mask, size_t n, uint8_t *ret_dst) {
         ret_dst[i] = mask_bit(mask, i);
 }
 
-MESA_ALWAYS_INLINE void pack_predicate(enum mesa_dtype dtype, const void *src, size_t n,
-                                       enum mesa_predicate predicate, double lo, double hi,
+MESA_ALWAYS_INLINE void pack_predicate(enum mesa_dtype dtype, enum mesa_predicate predicate,
+                                       const void *src, size_t n, double lo, double hi,
                                        uint8_t *ret_mask) {
     for (size_t i = 0; i < n; i++)
         mask_append(ret_mask, i,
@@ -107,38 +107,16 @@ MESA_ALWAYS_INLINE size_t expand(size_t bytes, const uint8_t *mask, size_t n, co
 
 /* ---- the entries ----------------------------------------------------------------------------- */
 
-DEFINE_PREDICATE_ENTRY(f32, MESA_F32)
-DEFINE_PREDICATE_ENTRY(bf16, MESA_BF16)
-DEFINE_PREDICATE_ENTRY(f16, MESA_F16)
-DEFINE_PREDICATE_ENTRY(f64, MESA_F64)
-DEFINE_SIGN_ENTRIES(f32, MESA_F32)
-DEFINE_SIGN_ENTRIES(bf16, MESA_BF16)
-DEFINE_SIGN_ENTRIES(f16, MESA_F16)
-DEFINE_SIGN_ENTRIES(f64, MESA_F64)
-DEFINE_TWO_ENTRIES(2)
-DEFINE_TWO_ENTRIES(4)
-DEFINE_TWO_ENTRIES(8)
-DEFINE_SPARSE_ENTRIES(1)
-DEFINE_SPARSE_ENTRIES(2)
-DEFINE_SPARSE_ENTRIES(4)
-DEFINE_SPARSE_ENTRIES(8)
+MASK_REALS(DEFINE_PREDICATE_ENTRY)
+MASK_REALS(DEFINE_SIGN_ENTRIES)
+MASK_TWO_SIZES(DEFINE_TWO_ENTRIES)
+MASK_SIZES(DEFINE_SPARSE_ENTRIES)
 
 void mesa_kernels_fill_mask_scalar(struct mesa_kernels *table) {
     table->mask_pack_bool = pack_bool;
     table->mask_unpack_bool = unpack_bool;
-    table->mask_pack[MESA_F32] = pack_predicate_f32;
-    table->mask_pack[MESA_BF16] = pack_predicate_bf16;
-    table->mask_pack[MESA_F16] = pack_predicate_f16;
-    table->mask_pack[MESA_F64] = pack_predicate_f64;
-    SET_SIGN_ENTRIES(table, f32, MESA_F32);
-    SET_SIGN_ENTRIES(table, bf16, MESA_BF16);
-    SET_SIGN_ENTRIES(table, f16, MESA_F16);
-    SET_SIGN_ENTRIES(table, f64, MESA_F64);
-    SET_TWO_ENTRIES(table, 0, 2);
-    SET_TWO_ENTRIES(table, 1, 4);
-    SET_TWO_ENTRIES(table, 2, 8);
-    SET_SPARSE_ENTRIES(table, 0, 1);
-    SET_SPARSE_ENTRIES(table, 1, 2);
-    SET_SPARSE_ENTRIES(table, 2, 4);
-    SET_SPARSE_ENTRIES(table, 3, 8);
+    MASK_REALS(SET_PREDICATE_ENTRY)
+    MASK_REALS(SET_SIGN_ENTRIES)
+    MASK_TWO_SIZES(SET_TWO_ENTRIES)
+    MASK_SIZES(SET_SPARSE_ENTRIES)
 }

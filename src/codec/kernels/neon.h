@@ -63,14 +63,16 @@ typedef uint8x16x2_t vcodes;
 #define h_sign(x)           h_words(vshrq_n_s16(h_lanes(x), 15))
 #define h_odd_of(odd, even) vbslq_s32(vdupq_n_u32(0xffff0000), odd, even)
 
-#define m_less     vcltq_f32
-#define m_equal    vceqq_f32
-#define m_at_least vcgeq_f32
-#define m_and      vandq_u32
-#define m_or       vorrq_u32
-#define m_and_not  vbicq_u32
-#define m_all(m)   (vminvq_u32(m) != 0)
-#define m_choose   vbslq_f32
+#define m_less              vcltq_f32
+#define m_equal             vceqq_f32
+#define m_differ(a, b)      vmvnq_u32(vceqq_f32(a, b))
+#define m_not_at_most(a, b) vmvnq_u32(vcleq_f32(a, b))
+#define m_at_least          vcgeq_f32
+#define m_and               vandq_u32
+#define m_or                vorrq_u32
+#define m_and_not           vbicq_u32
+#define m_all(m)            (vminvq_u32(m) != 0)
+#define m_choose            vbslq_f32
 
 MESA_ALWAYS_INLINE vfloat v_or(vfloat a, vfloat b) {
     return v_bits(i_or(i_bits(a), i_bits(b)));
@@ -89,6 +91,27 @@ MESA_ALWAYS_INLINE vint i_places(void) {
 MESA_ALWAYS_INLINE unsigned m_bits(vmask m) {
     const uint32_t places[LANES] = {1, 2, 4, 8};
     return vaddvq_u32(vandq_u32(m, vld1q_u32(places)));
+}
+
+/* Eight bytes of ones or zeros to the bits of one, and back; the same with sixteen. */
+MESA_ALWAYS_INLINE unsigned bits_of_8(uint8x8_t ones) {
+    const uint8_t places[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    return vaddv_u8(vand_u8(ones, vld1_u8(places)));
+}
+
+MESA_ALWAYS_INLINE uint8x8_t ones_of_bits(uint8_t bits) {
+    const uint8_t places[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+    return vtst_u8(vdup_n_u8(bits), vld1_u8(places));
+}
+
+MESA_ALWAYS_INLINE unsigned bits_of_16(uint8x16_t ones) {
+    return bits_of_8(vget_low_u8(ones)) | bits_of_8(vget_high_u8(ones)) << 8;
+}
+
+MESA_ALWAYS_INLINE uint64_t m_bits_of_4(const vmask m[4]) {
+    uint16x8_t low = vcombine_u16(vmovn_u32(m[0]), vmovn_u32(m[1]));
+    uint16x8_t high = vcombine_u16(vmovn_u32(m[2]), vmovn_u32(m[3]));
+    return bits_of_16(vcombine_u8(vmovn_u16(low), vmovn_u16(high)));
 }
 
 /* ---- elements ---------------------------------------------------------------------------------- */
@@ -156,6 +179,11 @@ MESA_ALWAYS_INLINE void store_some(enum mesa_dtype dtype, void *dst, vfloat valu
     memcpy(dst, buffer, n * element_bytes(dtype));
 }
 
+MESA_ALWAYS_INLINE void store_f16_some(void *dst, vfloat values, size_t n) {
+    float16x4_t halves = vcvt_f16_f32(values);
+    memcpy(dst, &halves, (n >= LANES ? LANES : n) * 2);
+}
+
 MESA_ALWAYS_INLINE void stores_done(void) {}
 
 /* ---- codes ------------------------------------------------------------------------------------- */
@@ -196,22 +224,38 @@ MESA_ALWAYS_INLINE vint widen_codes(vcodes codes, size_t k) {
     return vreinterpretq_s32_u32(vmovl_u16(k % 2 == 0 ? vget_low_u16(half) : vget_high_u16(half)));
 }
 
-MESA_ALWAYS_INLINE vcodes block_load(const uint8_t *src, size_t n) {
+MESA_ALWAYS_INLINE vcodes block_load(const void *src, size_t n) {
     uint8_t buffer[BLOCK] = {0};
     if (n < BLOCK) {
         memcpy(buffer, src, n);
         src = buffer;
     }
-    return (vcodes){{vld1q_u8(src), vld1q_u8(src + 16)}};
+    const uint8_t *from = src;
+    return (vcodes){{vld1q_u8(from), vld1q_u8(from + 16)}};
 }
 
-MESA_ALWAYS_INLINE void block_store(uint8_t *dst, vcodes codes, size_t n) {
+MESA_ALWAYS_INLINE void block_store(void *dst, vcodes codes, size_t n) {
     uint8_t buffer[BLOCK];
-    uint8_t *to = n < BLOCK ? buffer : dst;
+    uint8_t *to = n < BLOCK ? buffer : (uint8_t *)dst;
     vst1q_u8(to, codes.val[0]);
     vst1q_u8(to + 16, codes.val[1]);
     if (n < BLOCK)
         memcpy(dst, buffer, n);
+}
+
+MESA_ALWAYS_INLINE uint64_t codes_nonzero(vcodes codes) {
+    return bits_of_16(vtstq_u8(codes.val[0], codes.val[0])) |
+           (uint64_t)bits_of_16(vtstq_u8(codes.val[1], codes.val[1])) << 16;
+}
+
+MESA_ALWAYS_INLINE vcodes codes_of_bits(uint64_t bits) {
+    vcodes codes;
+    for (size_t k = 0; k < 2; k++) {
+        uint8x8_t low = ones_of_bits((uint8_t)(bits >> 16 * k));
+        uint8x8_t high = ones_of_bits((uint8_t)(bits >> (16 * k + 8)));
+        codes.val[k] = vandq_u8(vcombine_u8(low, high), vdupq_n_u8(1));
+    }
+    return codes;
 }
 
 MESA_ALWAYS_INLINE vcodes codes_first(vcodes codes, size_t n) {
@@ -298,15 +342,53 @@ MESA_ALWAYS_INLINE vcodes load_packed(const uint8_t *from, size_t n, unsigned bi
     return block_load(bytes, BLOCK);
 }
 
-/* Eight bytes of ones or zeros to the bits of one. */
-MESA_ALWAYS_INLINE uint8_t bits_of_bytes(uint8x8_t ones) {
-    const uint8_t places[8] = {1, 2, 4, 8, 16, 32, 64, 128};
-    return vaddv_u8(vand_u8(ones, vld1_u8(places)));
+/* ---- elements as bits --------------------------------------------------------------------------- */
+
+MESA_ALWAYS_INLINE vint bytes_load(const void *src, size_t n) {
+    uint8_t buffer[16] = {0};
+    if (n < sizeof buffer) {
+        memcpy(buffer, src, n);
+        src = buffer;
+    }
+    return i_load(src);
 }
 
-/* The bits of eight lanes of 32 bits, each all ones or zeros. */
-MESA_ALWAYS_INLINE uint8_t bits_of_words(uint32x4_t low, uint32x4_t high) {
-    return bits_of_bytes(vmovn_u16(vcombine_u16(vmovn_u32(low), vmovn_u32(high))));
+MESA_ALWAYS_INLINE void bytes_store(void *dst, vint x, size_t n, bool stream) {
+    (void)stream;
+    uint8_t buffer[16];
+    i_store(n < sizeof buffer ? (void *)buffer : dst, x);
+    if (n < sizeof buffer)
+        memcpy(dst, buffer, n);
+}
+
+MESA_ALWAYS_INLINE vint e_set(size_t bytes, uint64_t element) {
+    return bytes == 1   ? vreinterpretq_s32_u8(vdupq_n_u8((uint8_t)element))
+           : bytes == 2 ? vreinterpretq_s32_u16(vdupq_n_u16((uint16_t)element))
+           : bytes == 4 ? vreinterpretq_s32_u32(vdupq_n_u32((uint32_t)element))
+                        : vreinterpretq_s32_u64(vdupq_n_u64(element));
+}
+
+MESA_ALWAYS_INLINE uint64_t e_equal(size_t bytes, vint a, vint b) {
+    if (bytes == 1)
+        return bits_of_16(vceqq_u8(vreinterpretq_u8_s32(a), vreinterpretq_u8_s32(b)));
+    if (bytes == 2)
+        return bits_of_8(vmovn_u16(vceqq_u16(vreinterpretq_u16_s32(a), vreinterpretq_u16_s32(b))));
+    if (bytes == 4)
+        return m_bits(vceqq_s32(a, b));
+    uint64x2_t lanes = vceqq_u64(vreinterpretq_u64_s32(a), vreinterpretq_u64_s32(b));
+    return (vgetq_lane_u64(lanes, 0) & 1) | (vgetq_lane_u64(lanes, 1) & 2);
+}
+
+MESA_ALWAYS_INLINE vint e_choose(size_t bytes, uint64_t bits, vint yes, vint no) {
+    int8x8_t ones = vreinterpret_s8_u8(ones_of_bits((uint8_t)bits));
+    int16x8_t halves = vmovl_s8(ones);
+    int32x4_t words = vmovl_s16(vget_low_s16(halves));
+    vint lanes = bytes == 1   ? vreinterpretq_s32_s8(vcombine_s8(
+                                    ones, vreinterpret_s8_u8(ones_of_bits((uint8_t)(bits >> 8)))))
+                 : bytes == 2 ? vreinterpretq_s32_s16(halves)
+                 : bytes == 4 ? words
+                              : vreinterpretq_s32_s64(vmovl_s32(vget_low_s32(words)));
+    return vbslq_s32(vreinterpretq_u32_s32(lanes), yes, no);
 }
 
 #endif

@@ -83,26 +83,6 @@ MESA_ALWAYS_INLINE void widen_from(size_t from, size_t to, const void *src, size
         store_integer(to, ret_dst, i, load_unsigned(from, src, i) + (uint64_t)lo);
 }
 
-MESA_ALWAYS_INLINE void narrow(size_t from, const void *src, size_t n, int64_t lo, unsigned bytes,
-                               void *ret_dst) {
-    if (bytes == 1)
-        narrow_to(from, 1, src, n, lo, ret_dst);
-    else if (bytes == 2)
-        narrow_to(from, 2, src, n, lo, ret_dst);
-    else
-        narrow_to(from, 4, src, n, lo, ret_dst);
-}
-
-MESA_ALWAYS_INLINE void widen(size_t to, const void *src, size_t n, int64_t lo, unsigned bytes,
-                              void *ret_dst) {
-    if (bytes == 1)
-        widen_from(1, to, src, n, lo, ret_dst);
-    else if (bytes == 2)
-        widen_from(2, to, src, n, lo, ret_dst);
-    else
-        widen_from(4, to, src, n, lo, ret_dst);
-}
-
 /* ---- short floats ---------------------------------------------------------------------------- */
 
 static void float_to_bf16(const float *src, size_t n, uint16_t *ret_dst) {
@@ -159,23 +139,14 @@ DEFINE_INTEGER_ENTRIES(1)
 DEFINE_INTEGER_ENTRIES(2)
 DEFINE_INTEGER_ENTRIES(4)
 DEFINE_INTEGER_ENTRIES(8)
-DEFINE_FINITE_ENTRY(f32, MESA_F32)
-DEFINE_FINITE_ENTRY(bf16, MESA_BF16)
-DEFINE_FINITE_ENTRY(f16, MESA_F16)
-DEFINE_FINITE_ENTRY(f64, MESA_F64)
+FINITE_REALS(DEFINE_FINITE_ENTRY)
 
 void mesa_kernels_fill_number_scalar(struct mesa_kernels *table) {
     SET_INTEGER_ENTRIES(table, 0, 1);
     SET_INTEGER_ENTRIES(table, 1, 2);
     SET_INTEGER_ENTRIES(table, 2, 4);
     SET_INTEGER_ENTRIES(table, 3, 8);
-    table->float_to_bf16 = float_to_bf16;
-    table->bf16_to_float = bf16_to_float;
-    table->float_to_f16 = float_to_f16;
-    table->f16_to_float = f16_to_float;
-    table->all_finite[MESA_F32] = all_finite_f32;
-    table->all_finite[MESA_BF16] = all_finite_bf16;
-    table->all_finite[MESA_F16] = all_finite_f16;
-    table->all_finite[MESA_F64] = all_finite_f64;
+    SET_SHORT_FLOAT_ENTRIES(table);
+    FINITE_REALS(SET_FINITE_ENTRY)
     table->fingerprint = fingerprint;
 }
