@@ -287,6 +287,20 @@ MESA_ALWAYS_INLINE size_t packed_size(size_t n, unsigned bits) {
     return (n * bits + 7) / 8;
 }
 
+/* `words` < 8 of 4 bytes, without a call. */
+MESA_ALWAYS_INLINE void copy_words(uint8_t *to, const uint8_t *from, unsigned words) {
+    if (words & 4)
+        memcpy(to, from, 16);
+    to += (words & 4) * 4;
+    from += (words & 4) * 4;
+    if (words & 2)
+        memcpy(to, from, 8);
+    to += (words & 2) * 4;
+    from += (words & 2) * 4;
+    if (words & 1)
+        memcpy(to, from, 4);
+}
+
 /* Streams for 8 and 4 bits where `to` is aligned. Neighbours are joined in 16, 32 and 64 bits (each
  * time low + high * 2^width), then the used bytes of every 64 bits are put next to each other. */
 MESA_ALWAYS_INLINE void store_packed(uint8_t *to, vcodes codes, size_t n, unsigned bits,
@@ -316,7 +330,10 @@ MESA_ALWAYS_INLINE void store_packed(uint8_t *to, vcodes codes, size_t n, unsign
         _mm256_storeu_si256((__m256i *)lanes, joined);
         for (unsigned k = 0; k < 4; k++) /* each covers the unused bytes of the one before */
             memcpy(buffer + k * bits, &lanes[k], 8);
-        memcpy(to, buffer, packed_size(n, bits));
+        if (n == 32)
+            copy_words(to, buffer, bits);
+        else
+            memcpy(to, buffer, packed_size(n, bits));
         return;
     }
     if (n < 32)

@@ -79,6 +79,9 @@ MESA_ALWAYS_INLINE size_t count_far(enum mesa_dtype dtype, const void *src, size
     return count;
 }
 
+#define EXPONENT_DTYPES(entries)                                                                   \
+    entries(f32, MESA_F32) entries(bf16, MESA_BF16) entries(f16, MESA_F16)
+
 #define DEFINE_EXPONENT_ENTRIES(name, dtype)                                                       \
     static void split_##name(const void *src, size_t n, uint8_t *ret_exponents, uint8_t *ret_rest, \
                              uint8_t *ret_extra) {                                                 \
@@ -92,9 +95,9 @@ MESA_ALWAYS_INLINE size_t count_far(enum mesa_dtype dtype, const void *src, size
         return count_far(dtype, src, n, top, escape);                                              \
     }
 
-#define SET_EXPONENT_ENTRIES(table, name, dtype)                                                   \
-    (table)->exponent_split[dtype] = split_##name;                                                 \
-    (table)->exponent_join[dtype] = join_##name;                                                   \
-    (table)->exponent_count_far[dtype] = count_far_##name
+#define SET_EXPONENT_ENTRIES(name, dtype)                                                          \
+    table->exponent_split[dtype] = split_##name;                                                   \
+    table->exponent_join[dtype] = join_##name;                                                     \
+    table->exponent_count_far[dtype] = count_far_##name;
 
 #endif

@@ -40,14 +40,10 @@ static void unfold(const uint8_t *codes, size_t n, uint8_t top, uint8_t escape, 
     }
 }
 
-DEFINE_EXPONENT_ENTRIES(f32, MESA_F32)
-DEFINE_EXPONENT_ENTRIES(bf16, MESA_BF16)
-DEFINE_EXPONENT_ENTRIES(f16, MESA_F16)
+EXPONENT_DTYPES(DEFINE_EXPONENT_ENTRIES)
 
 void mesa_kernels_fill_exponent_avx512(struct mesa_kernels *table) {
-    SET_EXPONENT_ENTRIES(table, f32, MESA_F32);
-    SET_EXPONENT_ENTRIES(table, bf16, MESA_BF16);
-    SET_EXPONENT_ENTRIES(table, f16, MESA_F16);
+    EXPONENT_DTYPES(SET_EXPONENT_ENTRIES)
     table->exponent_fold = fold;
     table->exponent_unfold = unfold;
 }

@@ -10,12 +10,6 @@
 
 /* ---- sparse: eight elements at a time, by tables ------------------------------------------------- */
 
-MESA_ALWAYS_INLINE void mask_append(uint8_t *mask, size_t i, bool bit) {
-    if (i % 8 == 0)
-        mask[i / 8] = 0;
-    mask[i / 8] = (uint8_t)(mask[i / 8] | (unsigned)bit << (i % 8));
-}
-
 /* Entry m of the first: the places of the bits of m, lowest first, a byte each. */
 #define PLACE(m, i)                                                                                \
     ((uint64_t)((m) >> (i)&1) * (i) << 8 * __builtin_popcount((m) & ((1u << (i)) - 1)))
@@ -128,7 +122,7 @@ static size_t count_bits(const uint8_t *mask, size_t n) {
         count += (size_t)__builtin_popcountll(bits);
     }
     for (; i < n; i++)
-        count += mask[i / 8] >> (i % 8) & 1;
+        count += mask_bit(mask, i);
     return count;
 }
 
@@ -151,7 +145,7 @@ MESA_ALWAYS_INLINE size_t expand(size_t bytes, const uint8_t *mask, size_t n, co
     }
     for (; i < n; i++) {
         char *to = (char *)ret_dst + i * bytes;
-        if (mask[i / 8] >> (i % 8) & 1)
+        if (mask_bit(mask, i))
             memcpy(to, from + count++ * bytes, bytes);
         else
             memset(to, 0, bytes);

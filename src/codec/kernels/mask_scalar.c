@@ -8,17 +8,6 @@
 #include "codec/kernels/mask_entries.h"
 #include "codec/kernels/predicate.h"
 
-static bool mask_bit(const uint8_t *mask, size_t i) {
-    return mask[i / 8] >> (i % 8) & 1;
-}
-
-/* Bits come in order: the first of a byte clears the rest of it. */
-MESA_ALWAYS_INLINE void mask_append(uint8_t *mask, size_t i, bool bit) {
-    if (i % 8 == 0)
-        mask[i / 8] = 0;
-    mask[i / 8] = (uint8_t)(mask[i / 8] | (unsigned)bit << (i % 8));
-}
-
 static void pack_bool(const uint8_t *src, size_t n, uint8_t *ret_mask) {
     for (size_t i = 0; i < n; i++)
         mask_append(ret_mask, i, src[i] != 0);

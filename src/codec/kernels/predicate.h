@@ -1,5 +1,4 @@
-/* Comparisons of masks, brought to one form: an element passes if it lies between two bounds of its
- * own type, or if it lies outside or is NaN.
+/* Masks one element at a time: its bit, and the comparison that may have made it.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef MESA_CODEC_KERNELS_PREDICATE_H
@@ -7,6 +6,17 @@
 
 #include "codec/kernels/element.h"
 #include "codec/kernels/kernels.h"
+
+MESA_ALWAYS_INLINE bool mask_bit(const uint8_t *mask, size_t i) {
+    return mask[i / 8] >> (i % 8) & 1;
+}
+
+/* Bits come in order: the first of a byte clears the rest of it. */
+MESA_ALWAYS_INLINE void mask_append(uint8_t *mask, size_t i, bool bit) {
+    if (i % 8 == 0)
+        mask[i / 8] = 0;
+    mask[i / 8] = (uint8_t)(mask[i / 8] | (unsigned)bit << (i % 8));
+}
 
 MESA_ALWAYS_INLINE bool predicate_holds(enum mesa_predicate predicate, double x, double lo,
                                         double hi) {
