@@ -80,6 +80,40 @@ def quantized(record):
     record.gradient("gradient", x.grad)
 
 
+# Views with gaps between their elements, of a matrix with an even number of rows and columns: an
+# operator may take other instructions, which round otherwise, if it gets its input back dense.
+GAPS = {
+    "every other column": lambda x: x[:, ::2],
+    "every other row": lambda x: x[::2],
+    "every third of both": lambda x: x[1::3, 2::3],
+    "middle columns": lambda x: x[:, 3:-5],
+    "columns of the transposed": lambda x: x.t()[:, ::2],
+    "one of a pair": lambda x: x.view(x.shape[0], -1, 2)[..., 1],
+    "heads": lambda x: x.view(16, -1, 8, x.shape[1] // 8).transpose(1, 2)[:, ::3],
+    "expanded": lambda x: x[:, :1].expand(-1, x.shape[1]),
+    "windows": lambda x: x.unfold(1, 16, 8),
+}
+
+READERS = {
+    "gelu": F.gelu, "silu": F.silu, "tanh": torch.tanh, "exp": torch.exp, "relu": F.relu,
+    "elu": F.elu, "erf": torch.erf, "softmax": lambda x: x.softmax(-1), "cube": lambda x: x.pow(3),
+    "log": lambda x: (x * x + 1).log(), "product": lambda x: x * x.flip(0),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]), "matmul": lambda x: x @ x.mT,
+    "dropout": lambda x: F.dropout(x, 0.3), "maximum": lambda x: torch.maximum(x, -x),
+}
+
+
+@program()
+def gaps(record):
+    """What is saved is the view itself, not something computed from it."""
+    for view, take in GAPS.items():
+        for reader, f in READERS.items():
+            x = torch.randn(512, 768, requires_grad=True)
+            y = f(take(x * 1.0))
+            y.backward(torch.randn_like(y))
+            record.gradient(f"{reader} of {view}", x.grad)
+
+
 @program(tolerance=0)
 def meta(record):
     model = nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512), nn.Softmax(-1),
