@@ -216,3 +216,13 @@ Test(order, careful_waits_for_a_full_set) {
     for (size_t i = 0; i < norm.op->count; i++)
         cr_assert_not_null(label(&norm, i));
 }
+
+Test(order, rows_belong_to_one_op) {
+    const struct mesa_op *mul = find("mul"), *mm = find("mm");
+    for (size_t i = 0; i < mul->count; i++) {
+        cr_assert(mesa_order_is_row_of(&mul->arguments[i], mul));
+        cr_assert(!mesa_order_is_row_of(&mul->arguments[i], mm));
+    }
+    cr_assert(!mesa_order_is_row_of(mul->arguments + mul->count, mul));
+    cr_assert(!mesa_order_is_row_of(NULL, mul));
+}

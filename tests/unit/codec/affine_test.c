@@ -274,6 +274,55 @@ Test(affine, too_many_raw_groups_are_declined) {
     }
 }
 
+/* A sentinel's group is kept as it is, so that its other elements are exact and the rest is coded. */
+Test(affine, a_group_that_reaches_too_far_is_raw) {
+    struct chance chance = {10};
+    const int64_t size = 64 * 80;
+    for (int i = 0; i < 20; i++) {
+        struct tensor tensor;
+        tensor_init_sizes(&tensor, &chance, MESA_F32, VALUES_NORMAL, 1, &size, true);
+        float *elements = (float *)(uintptr_t)tensor.source.data;
+        size_t at = chance_below(&chance, (size_t)size);
+        elements[at] = i % 2 == 0 ? -1e9f : 1e9f;
+        memcpy(tensor.dense, elements, (size_t)size * sizeof *elements);
+        struct mesa_plan plan = {.codec = &mesa_codec_affine,
+                                 .bits = 1 + (unsigned)chance_below(&chance, 8),
+                                 .row = (size_t)size,
+                                 .group = 64,
+                                 .widest = i % 4 < 2 ? 1e4f : 0};
+        struct trial trial = trial_run(&plan, &tensor);
+        cr_assert(eq(int, (int)trial.status, (int)MESA_OK));
+        cr_assert(eq(u64, plan.found[0], (uint64_t)(plan.widest != 0)));
+        bool same = same_bytes((const float *)trial.decoded + at / 64 * 64, elements + at / 64 * 64,
+                               64 * sizeof *elements);
+        cr_assert(same == (plan.widest != 0));
+        trial_done(&trial);
+        tensor_done(&tensor);
+    }
+}
+
+Test(affine, a_cycle_that_reaches_too_far_is_declined) {
+    struct chance chance = {11};
+    const int64_t sizes[] = {50, 12, 64};
+    for (int i = 0; i < 4; i++) {
+        struct tensor tensor;
+        tensor_init_sizes(&tensor, &chance, MESA_F32, VALUES_NORMAL, 3, sizes, true);
+        if (i % 2 == 0)
+            ((float *)(uintptr_t)tensor.source.data)[777] = 1e9f;
+        memcpy(tensor.dense, tensor.source.data, tensor.source.elements * sizeof(float));
+        struct mesa_plan plan = {.codec = &mesa_codec_affine,
+                                 .bits = 8,
+                                 .grouping = MESA_GROUP_CYCLE,
+                                 .run = 64,
+                                 .cycle = 12,
+                                 .widest = i < 2 ? 1e4f : 0};
+        struct trial trial = trial_run(&plan, &tensor);
+        cr_assert(eq(int, (int)trial.status, (int)(i == 0 ? MESA_DECLINED : MESA_OK)));
+        trial_done(&trial);
+        tensor_done(&tensor);
+    }
+}
+
 Test(affine, impossible_plans_are_declined) {
     struct mesa_plan good = {
         .codec = &mesa_codec_affine, .elements = 4096, .bits = 8, .row = 64, .group = 64};
