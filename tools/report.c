@@ -13,30 +13,132 @@
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* All getters take NULL and give what stands for "not known". */
+/* What a field is here; counts are kept within their type. */
+enum field_kind {
+    FIELD_COUNT,    /* uint64_t, or int64_t */
+    FIELD_UNSIGNED, /* unsigned */
+    FIELD_LONG,     /* long */
+    FIELD_NUMBER,   /* double, NaN if not known */
+    FIELD_TRUTH,    /* bool */
+    FIELD_TEXT,     /* const char *, borrowed from the JSON tree, NULL if not known */
+};
+
+/* Where a member of a JSON object goes. */
+struct field {
+    const char *key;
+    enum field_kind kind;
+    size_t at; /* offset in the structure that is read into */
+};
+
+/* NULL for what is missing or of another type. */
+static const char *get_string(const json_t *object, const char *key) {
+    return json_string_value(json_object_get(object, key));
+}
+
 static uint64_t get_count(const json_t *object, const char *key) {
     json_int_t value = json_integer_value(json_object_get(object, key));
     return value < 0 ? 0 : (uint64_t)value;
 }
 
-static double get_number(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+static void read_field(const json_t *object, const struct field *field, void *at) {
+    const json_t *value = json_object_get(object, field->key);
+    uint64_t count = get_count(object, field->key);
+    switch (field->kind) {
+    case FIELD_COUNT:
+        *(uint64_t *)at = count;
+        break;
+    case FIELD_UNSIGNED:
+        *(unsigned *)at = (unsigned)count;
+        break;
+    case FIELD_LONG:
+        *(long *)at = (long)count;
+        break;
+    case FIELD_NUMBER:
+        *(double *)at = json_is_number(value) ? json_number_value(value) : (double)NAN;
+        break;
+    case FIELD_TRUTH:
+        *(bool *)at = json_is_true(value);
+        break;
+    case FIELD_TEXT:
+        *(const char **)at = json_string_value(value);
+        break;
+    }
 }
 
-static const char *get_string(const json_t *object, const char *key) {
-    return json_string_value(json_object_get(object, key));
+/* Takes NULL for an object that is missing. */
+static void read_fields(const json_t *object, const struct field *fields, size_t count,
+                        void *ret_structure) {
+    for (size_t i = 0; i < count; i++)
+        read_field(object, &fields[i], (char *)ret_structure + fields[i].at);
 }
 
-static const char *get_name(const json_t *object, const char *key) {
-    const char *text = get_string(object, key);
-    return text == NULL ? "" : text;
-}
+#define READ_FIELDS(object, fields, ret_structure)                                                 \
+    read_fields(object, fields, sizeof fields / sizeof *fields, ret_structure)
+
+#define SUM(key, kind)                                                                             \
+    { #key, FIELD_##kind, offsetof(struct mesa_verify_sums, key) }
+static const struct field sum_fields[] = {
+    SUM(error2, NUMBER),
+    SUM(value2, NUMBER),
+    SUM(dot, NUMBER),
+    SUM(restored2, NUMBER),
+};
+static const struct field error_fields[] = {
+    SUM(largest, NUMBER),
+    SUM(elements, COUNT),
+    SUM(sign_flips, COUNT),
+    SUM(zero_changes, COUNT),
+};
+
+#define ROW(key, kind)                                                                             \
+    { #key, FIELD_##kind, offsetof(struct mesa_account_row, key) }
+static const struct field row_fields[] = {
+    ROW(op, TEXT),
+    ROW(argument, TEXT),
+    ROW(way, TEXT),
+    ROW(tensors, COUNT),
+    ROW(shared, COUNT),
+    ROW(elements, COUNT),
+    ROW(would_bytes_total, COUNT),
+    ROW(held_bytes_total, COUNT),
+    ROW(would_bytes_peak, COUNT),
+    ROW(held_bytes_peak, COUNT),
+    ROW(pack_ns, COUNT),
+    ROW(unpack_ns, COUNT),
+    ROW(unpacks, COUNT),
+};
+
+#define ACCOUNT(key, kind, member)                                                                 \
+    { key, FIELD_##kind, offsetof(struct mesa_account, member) }
+static const struct field environment_fields[] = {
+    ACCOUNT("libmesa", TEXT, run.version),
+    ACCOUNT("torch", TEXT, run.torch_version),
+    ACCOUNT("isa", TEXT, run.isa),
+    ACCOUNT("threads", UNSIGNED, run.threads),
+};
+static const struct field policy_fields[] = {
+    ACCOUNT("name", TEXT, run.policy),
+};
+static const struct field run_fields[] = {
+    ACCOUNT("command", TEXT, run.command),
+    ACCOUNT("seconds", NUMBER, run.seconds),
+    ACCOUNT("verified", TRUTH, run.verified),
+    ACCOUNT("pid", LONG, pid),
+    ACCOUNT("rank", UNSIGNED, rank),
+    ACCOUNT("peak_rss_bytes", COUNT, peak_rss_bytes),
+    ACCOUNT("would_bytes_peak", COUNT, totals.would_bytes_peak),
+    ACCOUNT("held_bytes_peak", COUNT, totals.held_bytes_peak),
+    ACCOUNT("tensors", COUNT, totals.tensors),
+    ACCOUNT("pack_ns", COUNT, totals.pack_ns),
+    ACCOUNT("unpack_ns", COUNT, totals.unpack_ns),
+    ACCOUNT("steps", COUNT, totals.steps),
+};
 
 static enum mesa_kept find_kept(const char *name) {
     for (int why = MESA_KEPT_NOT + 1; name != NULL && why < MESA_KEPT_COUNT; why++)
@@ -46,44 +148,25 @@ static enum mesa_kept find_kept(const char *name) {
 }
 
 static enum mesa_dtype find_dtype(const char *name) {
-    enum mesa_dtype dtype = mesa_dtype_find(name);
+    enum mesa_dtype dtype = name == NULL ? MESA_DTYPE_COUNT : mesa_dtype_find(name);
     return dtype == MESA_DTYPE_COUNT ? MESA_DTYPE_OTHER : dtype;
 }
 
-static void read_errors(const json_t *errors, struct mesa_account_row *row) {
-    const json_t *sums = json_object_get(errors, "sums");
-    row->sums = (struct mesa_verify_sums){
-        .error2 = get_number(sums, "error2"),
-        .value2 = get_number(sums, "value2"),
-        .dot = get_number(sums, "dot"),
-        .restored2 = get_number(sums, "restored2"),
-        .largest = get_number(errors, "largest"),
-        .elements = get_count(errors, "elements"),
-        .sign_flips = get_count(errors, "sign_flips"),
-        .zero_changes = get_count(errors, "zero_changes"),
-    };
-    row->verified = row->sums.elements != 0;
+static const char *name_of(const char *text) {
+    return text == NULL ? "" : text;
 }
 
 static void read_row(const json_t *record, struct mesa_account_row *ret_row) {
-    *ret_row = (struct mesa_account_row){
-        .op = get_name(record, "op"),
-        .argument = get_name(record, "argument"),
-        .way = get_name(record, "way"),
-        .dtype = find_dtype(get_name(record, "dtype")),
-        .kept = find_kept(get_string(record, "kept")),
-        .tensors = get_count(record, "tensors"),
-        .shared = get_count(record, "shared"),
-        .elements = get_count(record, "elements"),
-        .would_bytes_total = get_count(record, "would_bytes_total"),
-        .held_bytes_total = get_count(record, "held_bytes_total"),
-        .would_bytes_peak = get_count(record, "would_bytes_peak"),
-        .held_bytes_peak = get_count(record, "held_bytes_peak"),
-        .pack_ns = get_count(record, "pack_ns"),
-        .unpack_ns = get_count(record, "unpack_ns"),
-        .unpacks = get_count(record, "unpacks"),
-    };
-    read_errors(json_object_get(record, "errors"), ret_row);
+    const json_t *errors = json_object_get(record, "errors");
+    READ_FIELDS(record, row_fields, ret_row);
+    ret_row->op = name_of(ret_row->op);
+    ret_row->argument = name_of(ret_row->argument);
+    ret_row->way = name_of(ret_row->way);
+    ret_row->dtype = find_dtype(get_string(record, "dtype"));
+    ret_row->kept = find_kept(get_string(record, "kept"));
+    READ_FIELDS(errors, error_fields, &ret_row->sums);
+    READ_FIELDS(json_object_get(errors, "sums"), sum_fields, &ret_row->sums);
+    ret_row->verified = ret_row->sums.elements != 0;
 }
 
 static bool read_rows(const json_t *records, struct mesa_account *account) {
@@ -99,33 +182,16 @@ static bool read_rows(const json_t *records, struct mesa_account *account) {
 }
 
 static void read_run(const json_t *root, struct mesa_account *account) {
-    const json_t *run = json_object_get(root, "run");
     const json_t *environment = json_object_get(root, "environment");
-    const char *version = get_string(environment, "libmesa");
     const char *host = get_string(environment, "host");
-    double seconds = get_number(run, "seconds");
-    account->run = (struct mesa_run){
-        .version = version == NULL ? "(unknown version)" : version,
-        .torch_version = get_string(environment, "torch"),
-        .isa = get_string(environment, "isa"),
-        .policy = get_string(json_object_get(root, "policy"), "name"),
-        .command = get_string(run, "command"),
-        .seconds = isfinite(seconds) ? seconds : 0,
-        .threads = (unsigned)get_count(environment, "threads"),
-        .verified = json_is_true(json_object_get(run, "verified")),
-    };
+    READ_FIELDS(environment, environment_fields, account);
+    READ_FIELDS(json_object_get(root, "policy"), policy_fields, account);
+    READ_FIELDS(json_object_get(root, "run"), run_fields, account);
+    if (account->run.version == NULL)
+        account->run.version = "(unknown version)";
+    if (!isfinite(account->run.seconds))
+        account->run.seconds = 0;
     mesa_print_into(account->host, sizeof account->host, "%s", host == NULL ? "unknown" : host);
-    account->pid = (long)get_count(run, "pid");
-    account->rank = (unsigned)get_count(run, "rank");
-    account->peak_rss_bytes = get_count(run, "peak_rss_bytes");
-    account->totals = (struct mesa_ledger_totals){
-        .would_bytes_peak = (int64_t)get_count(run, "would_bytes_peak"),
-        .held_bytes_peak = (int64_t)get_count(run, "held_bytes_peak"),
-        .tensors = get_count(run, "tensors"),
-        .pack_ns = get_count(run, "pack_ns"),
-        .unpack_ns = get_count(run, "unpack_ns"),
-        .steps = get_count(run, "steps"),
-    };
 }
 
 static void read_kept(const json_t *kept, struct mesa_account *account) {
