@@ -7,6 +7,7 @@
 #include "classify/site.h"
 
 #include "classify/address_map.h"
+#include "classify/loader.h"
 #include "classify/order.h"
 #include "classify/trace.h"
 
@@ -367,7 +368,7 @@ struct mesa_site *mesa_site_at(uint32_t index) {
 }
 
 void mesa_site_prefork(void) {
-    mesa_trace_prefork();
+    mesa_loader_prefork();
     pthread_mutex_lock(&spots.lock);
     pthread_mutex_lock(&sites_lock);
 }
@@ -379,10 +380,10 @@ static void unlock_all(void) {
 
 void mesa_site_postfork_parent(void) {
     unlock_all();
-    mesa_trace_postfork_parent();
+    mesa_loader_postfork_parent();
 }
 
 void mesa_site_postfork_child(void) {
     unlock_all();
-    mesa_trace_postfork_child();
+    mesa_loader_postfork_child();
 }

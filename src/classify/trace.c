@@ -5,59 +5,16 @@
  * SPDX-License-Identifier: MIT */
 #include "classify/trace.h"
 
+#include "classify/loader.h"
 #include "classify/symbol.h"
 
 #define UNW_LOCAL_ONLY
 #include <libunwind.h>
-#include <stdatomic.h>
-#include <time.h>
 
 enum {
     MOST_OWN_FRAMES = 16, /* of this library, below the constructor's caller */
     MOST_FRAMES = 40,
-    MOST_FORK_PAUSES = 2000, /* of 50 us */
 };
-
-/* libunwind's locks and the dynamic linker's may not be held by another thread when a process forks: its
- * child would wait for them for ever. So a fork waits until nobody traces, and tracing waits while forks
- * happen. It is no lock, because a fork must not wait for ever either: the forking thread may hold the
- * dynamic linker's lock, which a tracing thread waits for. */
-static _Atomic unsigned tracing;
-static _Atomic unsigned forking;
-
-static void pause_briefly(void) {
-    struct timespec moment = {.tv_nsec = 50 * 1000};
-    nanosleep(&moment, NULL);
-}
-
-void mesa_trace_prefork(void) {
-    atomic_fetch_add(&forking, 1);
-    for (int i = 0; i < MOST_FORK_PAUSES && atomic_load(&tracing) > 0; i++)
-        pause_briefly();
-}
-
-void mesa_trace_postfork_parent(void) {
-    atomic_fetch_sub(&forking, 1);
-}
-
-void mesa_trace_postfork_child(void) {
-    atomic_store(&forking, 0); /* other threads that traced or forked are not here */
-    atomic_store(&tracing, 0);
-}
-
-static void begin_tracing(void) {
-    for (;;) {
-        atomic_fetch_add(&tracing, 1);
-        if (atomic_load(&forking) == 0)
-            return;
-        atomic_fetch_sub(&tracing, 1);
-        pause_briefly();
-    }
-}
-
-static void end_tracing(void) {
-    atomic_fetch_sub(&tracing, 1);
-}
 
 static uintptr_t frame_address(unw_cursor_t *cursor) {
     unw_word_t ip = 0;
@@ -135,10 +92,10 @@ struct mesa_trace mesa_trace_of(uintptr_t return_address) {
     struct mesa_trace trace = {0};
     unw_context_t context;
     unw_cursor_t cursor;
-    begin_tracing();
+    mesa_loader_begin();
     if (unw_getcontext(&context) == 0 && unw_init_local(&cursor, &context) == 0 &&
         find_frame(&cursor, return_address))
         walk(&trace, &cursor);
-    end_tracing();
+    mesa_loader_end();
     return trace;
 }

@@ -29,9 +29,4 @@ struct mesa_trace {
 /* Any thread, from within that constructor. `return_address` is the constructor's. */
 struct mesa_trace mesa_trace_of(uintptr_t return_address);
 
-/* Fork handlers. */
-void mesa_trace_prefork(void);
-void mesa_trace_postfork_parent(void);
-void mesa_trace_postfork_child(void);
-
 #endif

@@ -2,6 +2,7 @@
  * the numbers and goes on to the original. See torch/scalars.h.
  *
  * SPDX-License-Identifier: MIT */
+#include "classify/loader.h"
 #include "torch/scalars.h"
 
 #include <dlfcn.h>
@@ -57,11 +58,13 @@ typedef void *inplace_with_optionals(void *self, const struct mesa_optional_scal
 SCALAR_OPS(ORIGINAL)
 
 static void find_originals(void) {
+    mesa_loader_begin();
     void *library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
     if (library == NULL)
         abort(); /* called from a libtorch that is not there: nothing could be returned */
 #define FIND(name, op, shape, symbol) *(void **)&original_##name = dlsym(library, symbol);
     SCALAR_OPS(FIND)
+    mesa_loader_end();
 }
 
 static pthread_once_t found = PTHREAD_ONCE_INIT;

@@ -3,33 +3,38 @@
  * SPDX-License-Identifier: MIT */
 #include "torch/caller.h"
 
-#define UNW_LOCAL_ONLY
-#include <dlfcn.h>
-#include <libunwind.h>
-#include <string.h>
+#include "classify/loader.h"
+#include "classify/symbol.h"
 
-static const char *module_of(unw_cursor_t *cursor) {
+#define UNW_LOCAL_ONLY
+#include <libunwind.h>
+#include <stddef.h>
+#include <stdint.h>
+
+static const struct mesa_object *object_of(unw_cursor_t *cursor) {
     unw_word_t ip;
-    Dl_info info;
-    if (unw_get_reg(cursor, UNW_REG_IP, &ip) != 0 || dladdr((void *)ip, &info) == 0 ||
-        info.dli_fname == NULL)
-        return "";
-    const char *slash = strrchr(info.dli_fname, '/');
-    return slash == NULL ? info.dli_fname : slash + 1;
+    return unw_get_reg(cursor, UNW_REG_IP, &ip) == 0 ? mesa_symbol_object((uintptr_t)ip) : NULL;
+}
+
+static bool is_called_by_binding(unw_cursor_t *cursor) {
+    const struct mesa_object *own = object_of(cursor);
+    do {
+        if (unw_step(cursor) <= 0)
+            return false;
+    } while (object_of(cursor) == own);
+    /* Now in SavedVariable::unpack. */
+    if (unw_step(cursor) <= 0)
+        return false;
+    const struct mesa_object *caller = object_of(cursor);
+    return caller != NULL && caller->is_python_binding;
 }
 
 bool mesa_caller_is_program(void) {
     unw_context_t context;
     unw_cursor_t cursor;
-    if (unw_getcontext(&context) != 0 || unw_init_local(&cursor, &context) != 0)
-        return false;
-    char own[64];
-    strncpy(own, module_of(&cursor), sizeof own - 1);
-    own[sizeof own - 1] = '\0';
-    do {
-        if (unw_step(&cursor) <= 0)
-            return false;
-    } while (strcmp(module_of(&cursor), own) == 0);
-    /* Now in SavedVariable::unpack. */
-    return unw_step(&cursor) > 0 && strncmp(module_of(&cursor), "libtorch_python", 15) == 0;
+    mesa_loader_begin();
+    bool is_program = unw_getcontext(&context) == 0 && unw_init_local(&cursor, &context) == 0 &&
+                      is_called_by_binding(&cursor);
+    mesa_loader_end();
+    return is_program;
 }

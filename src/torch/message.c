@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "torch/message.h"
 
+#include "classify/loader.h"
 #include "torch/saved.h"
 
 #include <link.h>
@@ -70,7 +71,9 @@ static int find_hint(struct dl_phdr_info *module, size_t size, void *ret_hint) {
 
 static const char *hint_of_libtorch(void) {
     const char *hint = HINT ", with torch.autograd.set_detect_anomaly(True).";
+    mesa_loader_begin();
     dl_iterate_phdr(find_hint, &hint);
+    mesa_loader_end();
     return hint;
 }
 

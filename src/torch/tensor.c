@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "torch/torch.h"
 
+#include "classify/loader.h"
+
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,8 +70,12 @@ static void last_mangled_part(const char *mangled, char *ret_name, size_t size) 
 void mesa_node_class(const void *node, char *ret_name, size_t size) {
     Dl_info info;
     ret_name[0] = '\0';
-    if (node != NULL && dladdr(mesa_word_at(node, 0), &info) != 0 && info.dli_sname != NULL &&
-        strncmp(info.dli_sname, "_ZTV", 4) == 0)
+    if (node == NULL)
+        return;
+    mesa_loader_begin();
+    bool is_found = dladdr(mesa_word_at(node, 0), &info) != 0;
+    mesa_loader_end();
+    if (is_found && info.dli_sname != NULL && strncmp(info.dli_sname, "_ZTV", 4) == 0)
         last_mangled_part(info.dli_sname, ret_name, size);
 }
 
