@@ -19,10 +19,12 @@
 /* One raw group in this many is too much, as in affine.c. */
 #define GROUPS_FOR_A_RAW_ONE 8
 
-/* Where zeros are looked for before anything is encoded, and the share of zeros below which it is
- * not worth going on: the mask costs a bit an element. */
+/* Where zeros are looked for before anything is encoded: at most so many samples, less in a small
+ * tensor, and the share of zeros below which it is not worth going on: the mask costs a bit an
+ * element. */
 #define SAMPLES             32
 #define SAMPLE_ELEMENTS     64
+#define SAMPLE_OUT_OF       256
 #define LEAST_ZEROS_PERCENT 10
 
 static size_t record_codes_at(const struct mesa_plan *plan, size_t n) {
@@ -62,18 +64,32 @@ static size_t sparse_affine_bound_bytes(const struct mesa_plan *plan) {
     return most_bytes(plan) + raw_limit(plan) * raw_group_bytes(plan);
 }
 
+/* Elements whose bits are all 0, of 2, 4 or 8 bytes each. */
+static size_t count_zeros(const char *elements, size_t n, size_t bytes) {
+    size_t zeros = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bits = 0;
+        if (bytes == 4)
+            memcpy(&bits, elements + i * 4, 4);
+        else if (bytes == 2)
+            memcpy(&bits, elements + i * 2, 2);
+        else
+            memcpy(&bits, elements + i * 8, 8);
+        zeros += bits == 0;
+    }
+    return zeros;
+}
+
 /* Are there enough zeros in samples spread evenly over the source? */
 static bool looks_sparse(const struct mesa_source *source) {
-    static const char zero[8];
     size_t bytes = mesa_dtype_bytes(source->dtype);
+    size_t samples = mesa_smaller(SAMPLES, mesa_divide_up(source->elements, SAMPLE_OUT_OF));
     size_t seen = 0, zeros = 0;
     unsigned char scratch[SAMPLE_ELEMENTS * 8];
-    for (size_t sample = 0; sample < SAMPLES; sample++) {
-        size_t begin = source->elements / SAMPLES * sample;
+    for (size_t sample = 0; sample < samples; sample++) {
+        size_t begin = source->elements / samples * sample;
         size_t end = mesa_smaller(begin + SAMPLE_ELEMENTS, source->elements);
-        const char *elements = mesa_source_window(source, begin, end, scratch);
-        for (size_t i = 0; i < end - begin; i++)
-            zeros += memcmp(elements + i * bytes, zero, bytes) == 0;
+        zeros += count_zeros(mesa_source_window(source, begin, end, scratch), end - begin, bytes);
         seen += end - begin;
     }
     return zeros * 100 >= seen * LEAST_ZEROS_PERCENT;
