@@ -125,3 +125,13 @@ bool mesa_policy_is_off(const struct mesa_policy *policy) {
     }
     return off;
 }
+
+bool mesa_policy_keeps_all(const struct mesa_policy *policy) {
+    for (size_t i = 0; i < policy->count; i++) {
+        const struct mesa_rule *rule = &policy->rules[i];
+        if ((rule->has & MESA_RULE_SETS_WAY) != 0 && rule->settings.way != MESA_WAY_OFF &&
+            rule->settings.way != MESA_WAY_KEEP)
+            return false;
+    }
+    return true;
+}

@@ -89,6 +89,8 @@ bool mesa_policy_uses_layers(const struct mesa_policy *policy);
 bool mesa_policy_uses_bytes(const struct mesa_policy *policy);
 /* True if every tensor gets MESA_WAY_OFF: the library need not arm itself at all. */
 bool mesa_policy_is_off(const struct mesa_policy *policy);
+/* True if no rule asks for anything but to keep tensors: the library only looks on. */
+bool mesa_policy_keeps_all(const struct mesa_policy *policy);
 /* Name to show in reports: the shipped name, path, or the inline text. */
 const char *mesa_policy_name(const struct mesa_policy *policy);
 

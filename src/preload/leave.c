@@ -10,7 +10,9 @@
 #include "report/report.h"
 #include "torch/saved.h"
 #include "vault/arena.h"
+#include "vault/mapping.h"
 #include "vault/registry.h"
+#include "vault/tensor_memory.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -68,11 +70,15 @@ static void prefork(void) {
     mesa_site_prefork();
     mesa_registry_prefork();
     mesa_arena_prefork();
+    mesa_tensor_memory_prefork();
+    mesa_mapping_prefork();
     mesa_ledger_prefork();
 }
 
 static void postfork_parent(void) {
     mesa_ledger_postfork_parent();
+    mesa_mapping_postfork_parent();
+    mesa_tensor_memory_postfork_parent();
     mesa_arena_postfork_parent();
     mesa_registry_postfork_parent();
     mesa_site_postfork_parent();
@@ -81,6 +87,8 @@ static void postfork_parent(void) {
 
 static void postfork_child(void) {
     mesa_ledger_postfork_child();
+    mesa_mapping_postfork_child();
+    mesa_tensor_memory_postfork_child();
     mesa_arena_postfork_child();
     mesa_registry_postfork_child();
     mesa_site_postfork_child();

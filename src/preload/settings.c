@@ -30,9 +30,9 @@ void mesa_log(enum mesa_log_level level, const char *format, ...) {
         return; /* stderr is closed: there is nobody to tell */
 }
 
-static const char *const names[] = {"MESA_POLICY", "MESA_REPORT", "MESA_MIN_BYTES", "MESA_VERIFY",
-                                    "MESA_LOG",    "MESA_STRICT", "MESA_SEED",      "MESA_EXPLAIN",
-                                    "MESA_ISA",    NULL};
+static const char *const names[] = {
+    "MESA_POLICY", "MESA_REPORT",  "MESA_MIN_BYTES", "MESA_VERIFY", "MESA_LOG", "MESA_STRICT",
+    "MESA_SEED",   "MESA_EXPLAIN", "MESA_ISA",       "MESA_HEAP",   NULL};
 
 /* A name that nobody reads is a typing error that would go unnoticed. Names of the Mesa graphics
  * library (MESA_GL_..., MESA_GLSL_..., MESA_LOADER_..., MESA_VK_...) are not ours to judge. */
@@ -152,11 +152,13 @@ static bool read_report(struct mesa_report_target *ret_target) {
 bool mesa_environment_read(struct mesa_environment *e) {
     memset(e, 0, sizeof *e);
     e->min_bytes = 4096;
+    e->heap = true;
     bool good = read_log();
     good &= read_flag("MESA_STRICT", &e->strict);
     warn_of_unknown_names();
     good &= read_flag("MESA_VERIFY", &e->verify);
     good &= read_flag("MESA_EXPLAIN", &e->explain);
+    good &= read_flag("MESA_HEAP", &e->heap);
     good &= read_bytes("MESA_MIN_BYTES", &e->min_bytes);
     good &= read_number("MESA_SEED", &e->seed);
     good &= read_isa(&e->isa);

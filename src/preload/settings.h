@@ -19,7 +19,7 @@ struct mesa_environment {
     size_t min_bytes;
     uint64_t seed;
     enum mesa_isa isa;
-    bool verify, explain, strict;
+    bool verify, explain, strict, heap;
 };
 
 /* Reads everything; a mistake is one line on stderr each. False if libmesa should not run because of

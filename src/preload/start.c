@@ -9,6 +9,7 @@
 #include "mesa.h"
 #include "preload/leave.h"
 #include "preload/settings.h"
+#include "preload/tensor_alloc.h"
 #include "torch/calibrate.h"
 #include "torch/hook.h"
 #include "torch/saved.h"
@@ -120,6 +121,8 @@ static void arm(void) {
         return;
     }
     mesa_leave_install();
+    if (environment.heap && !mesa_policy_keeps_all(environment.policy))
+        mesa_tensor_alloc_start();
     mesa_log(MESA_LOG_INFO, "libmesa " MESA_VERSION " with torch %s, policy %s, %s kernels",
              mesa_torch.version, mesa_policy_name(mesa_config.policy), mesa_kernels.name);
     atomic_store_explicit(&mesa_torch_state, MESA_TORCH_ARMED, memory_order_release);

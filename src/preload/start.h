@@ -17,9 +17,8 @@ void mesa_start_bind(void);
 /* Called at the head of every interposed function. On return the originals are bound; true if saved
  * tensors may be taken. One load once started. */
 static inline bool mesa_start(void) {
-    if (__builtin_expect(atomic_load_explicit(&mesa_torch_state, memory_order_acquire) ==
-                             MESA_TORCH_ARMED,
-                         1))
+    if (__builtin_expect(
+            atomic_load_explicit(&mesa_torch_state, memory_order_acquire) == MESA_TORCH_ARMED, 1))
         return true;
     mesa_start_bind();
     return false;

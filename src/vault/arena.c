@@ -1,24 +1,24 @@
 /* Memory for held bytes, see arena.h. The one idea: what is free must not be resident.
  *
- * Large allocations are mappings of their own. Others are blocks (block.h) of slabs, aligned mappings
- * of 8 MiB; neighbours that are free are joined at once. Where a free block has more than a little
- * memory that may be resident, that is given back to the system. A slab without allocations is
- * unmapped, but for two that are kept until mesa_arena_trim(), so that a program at the edge of a
- * slab does not map and unmap all the time.
+ * Large allocations are mappings of their own (mapping.h). Others are blocks (block.h) of slabs,
+ * aligned mappings of 8 MiB; neighbours that are free are joined at once. Where a free block has more
+ * than a little memory that may be resident, that is given back to the system. A slab without
+ * allocations is unmapped, but for two, so that a program at the edge of a slab does not map and
+ * unmap all the time.
  *
  * One lock guards everything; the system is called without it, on blocks and mappings that the
  * calling thread has taken out of the lists first. Only mesa_arena_trim() holds it longer.
  *
  * SPDX-License-Identifier: MIT */
 #include "vault/arena.h"
-#include "vault/arena_system.h"
 #include "vault/block.h"
+#include "vault/mapping.h"
+#include "vault/system.h"
 
 #include <assert.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define SLAB_BYTES ((size_t)8 << 20)
 
@@ -26,15 +26,12 @@
  * would leave gaps that are hard to fill. */
 #define LARGE_BYTES ((size_t)2 << 20)
 
-/* Large mappings begin where a huge page can. */
-#define HUGE_BYTES ((size_t)2 << 20)
-
 /* A free block with so much memory that may be resident is given back. Less is not worth a system
  * call and the page faults when it is used again. */
 #define DIRTY_BYTES ((size_t)64 << 10)
 
-/* Empty slabs that are kept until mesa_arena_trim(). */
-#define SPARE_SLABS 2
+/* Empty slabs that are kept, warm for the next step. */
+#define SPARE_SLABS (MESA_ARENA_SPARE_BYTES / SLAB_BYTES)
 
 /* At the start of a slab; the first block's bytes start at the next unit but one. */
 struct slab {
@@ -70,54 +67,6 @@ static struct {
     unsigned empty_slabs;
     struct mesa_arena_totals totals;
 } arena = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* ---- system ------------------------------------------------------------------------------------ */
-
-static void *map_memory(size_t bytes) {
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return at == MAP_FAILED ? NULL : at;
-}
-
-static const struct mesa_arena_system real_system = {map_memory, munmap, madvise};
-static struct mesa_arena_system os = {map_memory, munmap, madvise};
-
-void mesa_arena_set_system(const struct mesa_arena_system *system) {
-    os = system != NULL ? *system : real_system;
-}
-
-static size_t page_bytes(void) {
-    static size_t bytes; /* the same whoever writes it */
-    size_t known = __atomic_load_n(&bytes, __ATOMIC_RELAXED);
-    if (known == 0) {
-        known = (size_t)sysconf(_SC_PAGESIZE);
-        __atomic_store_n(&bytes, known, __ATOMIC_RELAXED);
-    }
-    return known;
-}
-
-static uintptr_t round_up(uintptr_t n, size_t to) {
-    return (n + to - 1) / to * to;
-}
-
-/* Where there are too many mappings for another cut, the address space is lost but not the memory. */
-static void unmap_for_good(void *at, size_t bytes) {
-    if (os.unmap(at, bytes) != 0)
-        (void)os.advise(at, bytes, MADV_DONTNEED);
-}
-
-/* A mapping at a multiple of `alignment`, cut out of a longer one. */
-static void *map_aligned(size_t bytes, size_t alignment) {
-    char *at = os.map(bytes + alignment);
-    if (at == NULL)
-        return NULL;
-    char *aligned = (char *)round_up((uintptr_t)at, alignment);
-    size_t head = (size_t)(aligned - at);
-    if (head > 0)
-        unmap_for_good(at, head);
-    unmap_for_good(aligned + bytes, alignment - head);
-    return aligned;
-}
 
 /* ---- blocks ------------------------------------------------------------------------------------ */
 
@@ -169,9 +118,9 @@ static void count_mapped(size_t more, size_t less) {
  * Huge pages are asked for: a slab is filled from its start, so that only the last of them may be
  * used in part. */
 static struct mesa_block *slab_create(void) {
-    struct slab *slab = map_aligned(SLAB_BYTES, SLAB_BYTES);
+    struct slab *slab = mesa_system_map(SLAB_BYTES, SLAB_BYTES);
     if (slab != NULL) {
-        (void)os.advise(slab, SLAB_BYTES, MADV_HUGEPAGE);
+        mesa_system_advise(slab, SLAB_BYTES, MADV_HUGEPAGE);
         slab->huge = true;
     }
     pthread_mutex_lock(&arena.lock);
@@ -208,14 +157,15 @@ static void slab_unlink(struct slab *slab) {
  * room for the links, and the next header stay. */
 static void purge(struct mesa_block *block) {
     struct slab *slab = slab_of(block);
-    uintptr_t begin = round_up((uintptr_t)(block + 1), page_bytes());
-    uintptr_t end = (uintptr_t)mesa_block_behind(block) / page_bytes() * page_bytes();
+    uintptr_t begin = mesa_round_up((uintptr_t)(block + 1), mesa_system_page_bytes());
+    uintptr_t end =
+        (uintptr_t)mesa_block_behind(block) / mesa_system_page_bytes() * mesa_system_page_bytes();
     if (end <= begin)
         return;
     /* From now on in small pages, lest the system fill the gap again. Neighbours may do the same. */
     if (__atomic_exchange_n(&slab->huge, false, __ATOMIC_RELAXED))
-        (void)os.advise(slab, SLAB_BYTES, MADV_NOHUGEPAGE);
-    (void)os.advise((void *)begin, end - begin, MADV_DONTNEED);
+        mesa_system_advise(slab, SLAB_BYTES, MADV_NOHUGEPAGE);
+    mesa_system_advise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
 /* Joins a block that is in no list with its free neighbours. Lock held. */
@@ -256,7 +206,7 @@ static void release(struct mesa_block *block) {
     struct slab *slab = slab_of(block);
     slab_unlink(slab);
     pthread_mutex_unlock(&arena.lock);
-    unmap_for_good(slab, SLAB_BYTES);
+    mesa_system_unmap(slab, SLAB_BYTES);
     pthread_mutex_lock(&arena.lock);
 }
 
@@ -328,22 +278,17 @@ static struct large *large_of(void *bytes) {
     return (struct large *)(void *)((char *)bytes - LARGE_BYTES_AT);
 }
 
-static size_t large_mapped_bytes(size_t bytes) {
-    return round_up(LARGE_BYTES_AT + bytes, page_bytes());
-}
-
 static void *large_alloc(size_t bytes) {
     if (bytes > PTRDIFF_MAX / 2)
         return NULL;
-    size_t mapped = large_mapped_bytes(bytes);
-    struct large *large = map_aligned(mapped, HUGE_BYTES);
+    size_t mapped;
+    struct large *large = mesa_mapping_take(LARGE_BYTES_AT + bytes, &mapped);
     if (large == NULL)
         return NULL;
-    (void)os.advise(large, mapped, MADV_HUGEPAGE);
     void *held = (char *)large + LARGE_BYTES_AT;
     mesa_block_of(held)->state = MESA_BLOCK_LARGE;
     large->mapped_bytes = mapped;
-    large->used_bytes = round_up(bytes, MESA_BLOCK_UNIT);
+    large->used_bytes = mesa_round_up(bytes, MESA_BLOCK_UNIT);
     pthread_mutex_lock(&arena.lock);
     arena.totals.used_bytes += large->used_bytes;
     count_mapped(mapped, 0);
@@ -351,28 +296,24 @@ static void *large_alloc(size_t bytes) {
     return held;
 }
 
-/* The owner of the bytes is the only one who knows the mapping: the system is called without lock. */
+/* The tail's memory is given back, its addresses are not: the same size will be asked for again in
+ * the next step. */
 static void large_shrink(void *held, size_t bytes) {
     struct large *large = large_of(held);
-    size_t mapped = large_mapped_bytes(bytes), used = round_up(bytes, MESA_BLOCK_UNIT);
-    size_t unmapped = large->mapped_bytes - mapped;
-    if (unmapped > 0 && os.unmap((char *)large + mapped, unmapped) != 0) {
-        (void)os.advise((char *)large + mapped, unmapped, MADV_DONTNEED);
-        unmapped = 0; /* too many mappings: it stays, without memory */
-    }
-    size_t unused = large->used_bytes - used;
-    large->mapped_bytes -= unmapped;
+    size_t used = mesa_round_up(bytes, MESA_BLOCK_UNIT), unused = large->used_bytes - used;
+    size_t tail = mesa_round_up(LARGE_BYTES_AT + bytes, mesa_system_page_bytes());
+    if (large->mapped_bytes - tail >= DIRTY_BYTES)
+        mesa_system_advise((char *)large + tail, large->mapped_bytes - tail, MADV_DONTNEED);
     large->used_bytes = used;
     pthread_mutex_lock(&arena.lock);
     arena.totals.used_bytes -= unused;
-    count_mapped(0, unmapped);
     pthread_mutex_unlock(&arena.lock);
 }
 
 static void large_free(void *held) {
     struct large *large = large_of(held);
     size_t mapped = large->mapped_bytes, used = large->used_bytes;
-    unmap_for_good(large, mapped);
+    mesa_mapping_give(large, mapped);
     pthread_mutex_lock(&arena.lock);
     arena.totals.used_bytes -= used;
     count_mapped(0, mapped);
@@ -405,27 +346,24 @@ void mesa_arena_free(void *held) {
         slab_free(mesa_block_of(held));
 }
 
-/* Unmaps what is empty and purges the free blocks of other slabs. The lock is held all the time: a
- * slab must not change while it is walked, and a step has just ended. */
-void mesa_arena_trim(void) {
-    pthread_mutex_lock(&arena.lock);
-    for (struct slab *slab = arena.slabs, *next; slab != NULL; slab = next) {
-        next = slab->next;
-        struct mesa_block *block = first_block(slab);
-        if (block->state == MESA_BLOCK_FREE && block->units == SLAB_UNITS) {
-            block_remove(block);
-            slab_unlink(slab);
-            unmap_for_good(slab, SLAB_BYTES);
-            continue;
-        }
-        for (; block->state != MESA_BLOCK_END; block = mesa_block_behind(block)) {
-            if (block->state == MESA_BLOCK_FREE &&
-                (size_t)block->dirty_units * MESA_BLOCK_UNIT >= page_bytes()) {
-                purge(block);
-                block->dirty_units = 0;
-            }
+static void purge_free_blocks(struct slab *slab) {
+    for (struct mesa_block *block = first_block(slab); block->state != MESA_BLOCK_END;
+         block = mesa_block_behind(block)) {
+        if (block->state == MESA_BLOCK_FREE &&
+            (size_t)block->dirty_units * MESA_BLOCK_UNIT >= mesa_system_page_bytes()) {
+            purge(block);
+            block->dirty_units = 0;
         }
     }
+}
+
+/* The lock is held all the time: a slab must not change while it is walked, and a step has just
+ * ended. */
+void mesa_arena_trim(void) {
+    pthread_mutex_lock(&arena.lock);
+    for (struct slab *slab = arena.slabs; slab != NULL; slab = slab->next)
+        if (first_block(slab)->state != MESA_BLOCK_FREE || first_block(slab)->units != SLAB_UNITS)
+            purge_free_blocks(slab);
     pthread_mutex_unlock(&arena.lock);
 }
 

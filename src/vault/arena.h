@@ -9,6 +9,7 @@
 #ifndef MESA_VAULT_ARENA_H
 #define MESA_VAULT_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,12 +32,18 @@ void mesa_arena_shrink(void *held, size_t used);
 /* Takes NULL. */
 void mesa_arena_free(void *held);
 
-/* Gives blocks without live allocations back to the system. Called at the end of a step. */
+/* Gives what is free between allocations back to the system. Called at the end of a step. */
 void mesa_arena_trim(void);
+
+/* Mapped at most while nothing is handed out: kept warm for the next step. */
+#define MESA_ARENA_SPARE_BYTES ((size_t)16 << 20)
 
 void mesa_arena_totals(struct mesa_arena_totals *ret_totals);
 
-/* Fork handlers, for preload/fork.c. */
+/* For tests: walks all slabs and free lists, under the lock. */
+bool mesa_arena_is_valid(void);
+
+/* Fork handlers. */
 void mesa_arena_prefork(void);
 void mesa_arena_postfork_parent(void);
 void mesa_arena_postfork_child(void);

@@ -103,6 +103,7 @@ SETTINGS = {
     "MESA_VERIFY": ("maybe", "expected 0 or 1"),
     "MESA_LOG": ("loud", "expected error, warn, info or debug"),
     "MESA_SEED": ("-1", "expected a whole number"),
+    "MESA_HEAP": ("2", "expected 0 or 1"),
     "MESA_ISA": ("sse9", "expected scalar"),
     "MESA_REPORT": ("report.docx", "report.docx"),
 }

@@ -106,6 +106,24 @@ def hooks_of_the_program_in_a_loop(record):
 
 
 @program()
+def resident_memory_follows_held_bytes(record):
+    """With malloc as it is: what was packed is no longer in memory, freed in the middle or not."""
+    layers = []
+    for _ in range(20):
+        layers += [nn.Linear(384, 384), nn.GELU()]
+    model = nn.Sequential(*layers)
+    x = torch.randn(2048, 384)  # 3 MiB
+    for _ in range(2):
+        before = resident_bytes()
+        y = model(x)
+        grown, held = resident_bytes() - before, held_bytes()
+        y.sum().backward()
+    if totals():
+        record.check(grown < held + 30 * MIB, f"{grown // MIB} MiB more, {held // MIB} are held")
+    record.gradient("gradient", model[0].weight.grad)
+
+
+@program()
 def checkpoints_throw_away(record):
     """What checkpointing throws away must not be kept by somebody else."""
     map_large_blocks()

@@ -388,6 +388,27 @@ Test(policy, precedence_is_order) {
     }
 }
 
+Test(policy, keeps_all) {
+    static const struct {
+        const char *text;
+        bool keeps_all;
+    } cases[] = {
+        {"", true},
+        {"* keep", true},
+        {"* keep; relu off; gelu bits=4", true},
+        {"* auto", false},
+        {"* auto; * keep", false}, /* said too seldom to be worth more */
+        {"* dtype=float32 mask", false},
+        {"include observe", true},
+        {"include default", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct mesa_policy *policy = parse(cases[i].text);
+        cr_expect_eq(mesa_policy_keeps_all(policy), cases[i].keeps_all, "%s", cases[i].text);
+        mesa_policy_free(policy);
+    }
+}
+
 Test(policy, is_off) {
     static const struct {
         const char *text;
