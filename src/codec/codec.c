@@ -6,20 +6,13 @@
 #include <string.h>
 
 const struct mesa_codec *const mesa_codecs[] = {
-    &mesa_codec_affine,
-    &mesa_codec_mask,
-    &mesa_codec_interval,
-    &mesa_codec_two,
-    &mesa_codec_sign,
-    &mesa_codec_window,
-    &mesa_codec_narrow,
-    &mesa_codec_sparse,
-    &mesa_codec_exponent,
-    &mesa_codec_sparse_affine,
-    &mesa_codec_bfloat16,
-    &mesa_codec_float16,
-    &mesa_codec_copy,
-    NULL,
+    &mesa_codec_affine,   &mesa_codec_mask,
+    &mesa_codec_interval, &mesa_codec_two,
+    &mesa_codec_sign,     &mesa_codec_window,
+    &mesa_codec_narrow,   &mesa_codec_sparse,
+    &mesa_codec_exponent, &mesa_codec_sparse_affine,
+    &mesa_codec_bfloat16, &mesa_codec_float16,
+    &mesa_codec_copy,     NULL,
 };
 
 const struct mesa_codec *mesa_codec_find(const char *name) {

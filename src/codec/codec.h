@@ -80,6 +80,10 @@ struct mesa_codec {
     /* Most bytes that encode() may need; 0 declines the plan. Checks the plan's fields. */
     size_t (*bound_bytes)(const struct mesa_plan *plan);
 
+    /* Looks at a few elements: false if encode() would surely decline, or might as well. Asked
+     * first, so that nothing is allocated for a way that most tensors do not go. NULL: always. */
+    bool (*may_fit)(const struct mesa_plan *plan, const struct mesa_source *source);
+
     /* Fills `held` (64-byte aligned, bound_bytes long) and sets *ret_bytes to what is used from
      * its start; the caller gives the rest back. plan->found is written. MESA_DECLINED if these
      * values cannot be held this way: `held` is unspecified, the caller keeps the original. */

@@ -81,8 +81,8 @@ static size_t count_zeros(const char *elements, size_t n, size_t bytes) {
 }
 
 /* Are there enough zeros in samples spread evenly over the source? */
-static bool looks_sparse(const struct mesa_source *source) {
-    size_t bytes = mesa_dtype_bytes(source->dtype);
+static bool sparse_affine_may_fit(const struct mesa_plan *plan, const struct mesa_source *source) {
+    size_t bytes = mesa_dtype_bytes(plan->dtype);
     size_t samples = mesa_smaller(SAMPLES, mesa_divide_up(source->elements, SAMPLE_OUT_OF));
     size_t seen = 0, zeros = 0;
     unsigned char scratch[SAMPLE_ELEMENTS * 8];
@@ -194,7 +194,7 @@ static enum mesa_status sparse_affine_encode(struct mesa_plan *plan,
                                              size_t *ret_bytes) {
     struct mesa_nonzero_layout layout = mesa_nonzero_lay_out(plan);
     size_t bytes;
-    if (sparse_affine_bound_bytes(plan) == 0 || !looks_sparse(source) ||
+    if (sparse_affine_bound_bytes(plan) == 0 ||
         !mesa_nonzero_index(plan, source, parallel, record_bytes,
                             most_bytes(plan) - layout.records_at, held, &bytes))
         return MESA_DECLINED;
@@ -254,6 +254,7 @@ const struct mesa_codec mesa_codec_sparse_affine = {
     .name = "sparse_affine",
     .exact = false,
     .bound_bytes = sparse_affine_bound_bytes,
+    .may_fit = sparse_affine_may_fit,
     .encode = sparse_affine_encode,
     .decode = sparse_affine_decode,
 };

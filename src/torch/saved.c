@@ -260,15 +260,18 @@ static void plan_for(const struct taking *t, const struct mesa_codec *codec, enu
 /* Encodes with one codec into held->bytes. MESA_DECLINED if these values do not fit it, or if it would
  * not save at least a tenth. */
 static enum mesa_status encode(struct taking *t, struct mesa_held *held) {
-    size_t bound = held->plan.codec->bound_bytes(&held->plan);
+    const struct mesa_codec *codec = held->plan.codec;
+    if (codec->may_fit != NULL && !codec->may_fit(&held->plan, &t->source))
+        return MESA_DECLINED;
+    size_t bound = codec->bound_bytes(&held->plan);
     if (bound == 0)
         return MESA_DECLINED;
     held->bytes = mesa_arena_alloc(bound);
     if (held->bytes == NULL)
         return MESA_NO_MEMORY;
     size_t used = 0;
-    enum mesa_status status = held->plan.codec->encode(&held->plan, &t->source,
-                                                       mesa_torch_parallel_for, held->bytes, &used);
+    enum mesa_status status =
+        codec->encode(&held->plan, &t->source, mesa_torch_parallel_for, held->bytes, &used);
     if (status == MESA_OK && used > t->source.elements * mesa_dtype_bytes(t->view.dtype) / 10 * 9)
         status = MESA_DECLINED;
     if (status == MESA_OK) {
@@ -533,15 +536,22 @@ static void take(struct taking *t) {
     }
 }
 
-/* Everything that can be told without a call into libtorch; false: leave it alone. */
+/* 16 bytes is the largest element: most small tensors are told without asking for the dtype. */
+static size_t impl_bytes(const struct mesa_tensor *tensor) {
+    size_t elements = mesa_impl_elements(tensor->impl);
+    if (elements * 16 < mesa_config.min_bytes)
+        return 0;
+    return elements * mesa_dtype_bytes(mesa_tensor_dtype(tensor));
+}
+
+/* What can be told at next to no cost; false: leave it alone. */
 static bool may_take(const void *saved, const struct mesa_tensor *tensor,
                      const struct mesa_save *save) {
     if (tensor == NULL || mesa_torch_inside || mesa_paused != 0)
         return false;
     const void *impl = tensor->impl;
-    /* 16 bytes is the largest element. */
     return mesa_impl_is_plain(impl) && mesa_impl_elements(impl) != 0 &&
-           mesa_impl_elements(impl) * 16 >= mesa_config.min_bytes && !save->is_inplace_on_view &&
+           impl_bytes(tensor) >= mesa_config.min_bytes && !save->is_inplace_on_view &&
            mesa_word_at(saved, mesa_torch.saved_hooks) == NULL;
 }
 
@@ -557,11 +567,9 @@ void mesa_saved_constructed(void *saved, const struct mesa_tensor *tensor,
     if (site == NULL || !possible || is_of_parameter(tensor) || !mesa_torch_thread_is_plain())
         return;
     struct taking t = {.saved = saved, .tensor = tensor, .save = save};
-    size_t bytes = mesa_impl_elements(tensor->impl) * mesa_dtype_bytes(mesa_tensor_dtype(tensor));
-    if (bytes < mesa_config.min_bytes || mesa_tensor_view(tensor, &t.view) != MESA_OK ||
-        t.view.ndim == 0)
+    if (mesa_tensor_view(tensor, &t.view) != MESA_OK || t.view.ndim == 0)
         return;
-    t.decision = decision_of(site, t.view.dtype, bytes);
+    t.decision = decision_of(site, t.view.dtype, t.view.elements * mesa_dtype_bytes(t.view.dtype));
     if (t.decision == NULL || t.decision->choice.off)
         return;
     t.start_ns = mesa_now_ns();

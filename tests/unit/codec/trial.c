@@ -273,6 +273,11 @@ static struct trial run_once(struct mesa_plan *plan, const struct tensor *tensor
     uint8_t *held = guarded_alloc(trial.bound, garbage);
     trial.status = plan->codec->encode(plan, &tensor->source, parallel, held, &trial.used);
     guarded_check(held, trial.bound);
+    if (plan->codec->may_fit != NULL && !plan->codec->may_fit(plan, &tensor->source)) {
+        cr_assert(trial.status == MESA_DECLINED || !plan->codec->exact,
+                  "a way that is exact was ruled out");
+        trial.status = MESA_DECLINED;
+    }
     if (trial.status != MESA_OK) {
         guarded_free(held);
         return trial;
