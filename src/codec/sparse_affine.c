@@ -64,19 +64,22 @@ static size_t sparse_affine_bound_bytes(const struct mesa_plan *plan) {
     return most_bytes(plan) + raw_limit(plan) * raw_group_bytes(plan);
 }
 
-/* Elements whose bits are all 0, of 2, 4 or 8 bytes each. */
+/* Elements whose bits are all 0: one loop a size. */
 static size_t count_zeros(const char *elements, size_t n, size_t bytes) {
     size_t zeros = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t bits = 0;
-        if (bytes == 4)
-            memcpy(&bits, elements + i * 4, 4);
-        else if (bytes == 2)
-            memcpy(&bits, elements + i * 2, 2);
-        else
-            memcpy(&bits, elements + i * 8, 8);
-        zeros += bits == 0;
+#define COUNT(type)                                                                                \
+    for (size_t i = 0; i < n; i++) {                                                               \
+        type bits;                                                                                 \
+        memcpy(&bits, elements + i * sizeof bits, sizeof bits);                                    \
+        zeros += bits == 0;                                                                        \
     }
+    if (bytes == 4)
+        COUNT(uint32_t)
+    else if (bytes == 2)
+        COUNT(uint16_t)
+    else
+        COUNT(uint64_t)
+#undef COUNT
     return zeros;
 }
 

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 /* Kept at most: MESA_MAPPING_KEPT_BYTES, or this part of what is in use if that is more. */
-#define KEPT_PART 8
+#define KEPT_PART 4
 
 /* A kept piece may be larger than the request by this part of it. */
 #define WASTED_PART 8

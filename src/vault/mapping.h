@@ -22,7 +22,7 @@ void *mesa_mapping_take(size_t bytes, size_t *ret_bytes);
 void mesa_mapping_give(void *at, size_t bytes);
 
 /* Kept at most while little is in use. */
-#define MESA_MAPPING_KEPT_BYTES ((size_t)16 << 20)
+#define MESA_MAPPING_KEPT_BYTES ((size_t)32 << 20)
 
 void mesa_mapping_totals(struct mesa_mapping_totals *ret_totals);
 

@@ -89,11 +89,11 @@ Test(mapping, nothing_is_kept_beyond_the_bound) {
         mesa_mapping_give(at[i], bytes[i]);
         used -= bytes[i];
         given += bytes[i];
-        size_t most = used / 8 > MESA_MAPPING_KEPT_BYTES ? used / 8 : MESA_MAPPING_KEPT_BYTES;
+        size_t most = used / 4 > MESA_MAPPING_KEPT_BYTES ? used / 4 : MESA_MAPPING_KEPT_BYTES;
         cr_assert(totals().kept_bytes <= most, "%zu of %zu", totals().kept_bytes, most);
         cr_assert(totals().kept_bytes + 5 * MIB > (given < most ? given : most));
     }
-    char *giant = mesa_mapping_take(40 * MIB, &bytes[0]);
+    char *giant = mesa_mapping_take(80 * MIB, &bytes[0]);
     size_t kept = totals().kept_bytes;
     mesa_mapping_give(giant, bytes[0]);
     cr_assert(eq(sz, totals().kept_bytes, kept)); /* a giant does not drive out all others */
