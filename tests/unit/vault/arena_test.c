@@ -174,8 +174,8 @@ Test(arena, a_freed_arena_is_not_resident) {
     need_plain_memory();
     enum { MOST = 4000 };
     static void *pieces[MOST];
+    size_t before = resident_bytes();
     for (int round = 0; round < 3; round++) {
-        size_t before = resident_bytes();
         size_t count = fill(pieces, MOST, 200 * MIB);
         size_t full = resident_bytes();
         cr_assert(full > before + 190 * MIB);
