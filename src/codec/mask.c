@@ -6,8 +6,8 @@
  * values. NaN counts as the predicate says and comes back as one of the two.
  *
  * SPDX-License-Identifier: MIT */
+#include "codec/kernels/mask.h"
 #include "codec/kernels/element.h"
-#include "codec/kernels/predicate.h"
 #include "codec/walk.h"
 
 #include <math.h>

@@ -119,18 +119,6 @@ MESA_ALWAYS_INLINE vfloat load_floats(enum mesa_dtype dtype, const void *src) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
-MESA_ALWAYS_INLINE vfloat load_some(enum mesa_dtype dtype, const void *src, size_t n) {
-    if (n >= LANES)
-        return load_floats(dtype, src);
-    if (n == 0)
-        return _mm256_setzero_ps();
-    size_t bytes = element_bytes(dtype);
-    char buffer[32];
-    for (size_t i = 0; i < LANES; i++)
-        memcpy(buffer + i * bytes, (const char *)src + (i < n ? i : 0) * bytes, bytes);
-    return load_floats(dtype, buffer);
-}
-
 /* bf16_round() of eight. */
 MESA_ALWAYS_INLINE __m128i bf16_round8(__m256 values) {
     __m256i bits = _mm256_castps_si256(values);
@@ -172,16 +160,6 @@ MESA_ALWAYS_INLINE void store_floats(enum mesa_dtype dtype, void *dst, vfloat va
         _mm_stream_si128(dst, halves);
     else
         _mm_storeu_si128(dst, halves);
-}
-
-MESA_ALWAYS_INLINE void store_some(enum mesa_dtype dtype, void *dst, vfloat values, size_t n) {
-    if (n >= LANES) {
-        store_floats(dtype, dst, values, false);
-        return;
-    }
-    char buffer[32];
-    store_floats(dtype, buffer, values, false);
-    memcpy(dst, buffer, n * element_bytes(dtype));
 }
 
 MESA_ALWAYS_INLINE void store_f16_some(void *dst, vfloat values, size_t n) {
@@ -434,5 +412,7 @@ MESA_ALWAYS_INLINE vint e_choose(size_t bytes, uint64_t bits, vint yes, vint no)
                               : bytes == 4 ? _mm256_cvtepi8_epi32(low)
                                            : _mm256_cvtepi8_epi64(low));
 }
+
+#include "codec/kernels/tails_tmpl.h"
 
 #endif

@@ -85,7 +85,6 @@ MESA_ALWAYS_INLINE uint32_t present_lanes(size_t bytes, const char *from) {
 
 MESA_ALWAYS_INLINE size_t compress(size_t bytes, const void *src, size_t n, size_t most,
                                    uint8_t *ret_mask, void *ret_elements) {
-    static const char zero[8];
     const size_t lanes = 32 / bytes;
     char *elements = ret_elements;
     size_t count = 0, i = 0;
@@ -101,17 +100,8 @@ MESA_ALWAYS_INLINE size_t compress(size_t bytes, const void *src, size_t n, size
             count += (size_t)__builtin_popcount(bits);
         }
     }
-    for (; i < n; i++) {
-        const char *element = (const char *)src + i * bytes;
-        bool present = memcmp(element, zero, bytes) != 0;
-        mask_append(ret_mask, i, present);
-        if (!present)
-            continue;
-        if (count == most)
-            return SIZE_MAX;
-        memcpy(elements + count++ * bytes, element, bytes);
-    }
-    return count;
+    bool fits = compress_elements(bytes, src, i, n, most, ret_mask, elements, &count);
+    return fits ? count : SIZE_MAX;
 }
 
 static size_t count_bits(const uint8_t *mask, size_t n) {
@@ -143,14 +133,7 @@ MESA_ALWAYS_INLINE size_t expand(size_t bytes, const uint8_t *mask, size_t n, co
         }
         count += (size_t)__builtin_popcount(bits);
     }
-    for (; i < n; i++) {
-        char *to = (char *)ret_dst + i * bytes;
-        if (mask_bit(mask, i))
-            memcpy(to, from + count++ * bytes, bytes);
-        else
-            memset(to, 0, bytes);
-    }
-    return count;
+    return expand_elements(bytes, mask, i, n, from, count, ret_dst);
 }
 
 /* ---- the entries ------------------------------------------------------------------------------- */

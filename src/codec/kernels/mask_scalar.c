@@ -5,8 +5,8 @@
 #include "codec/kernels/element.h"
 #include "codec/kernels/fill.h"
 #include "codec/kernels/kernels.h"
+#include "codec/kernels/mask.h"
 #include "codec/kernels/mask_entries.h"
-#include "codec/kernels/predicate.h"
 
 static void pack_bool(const uint8_t *src, size_t n, uint8_t *ret_mask) {
     for (size_t i = 0; i < n; i++)
@@ -65,33 +65,14 @@ MESA_ALWAYS_INLINE void unpack_sign(enum mesa_dtype dtype, const uint8_t *codes,
 
 MESA_ALWAYS_INLINE size_t compress(size_t bytes, const void *src, size_t n, size_t most,
                                    uint8_t *ret_mask, void *ret_elements) {
-    static const char zero[8];
     size_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        const char *element = (const char *)src + i * bytes;
-        bool present = memcmp(element, zero, bytes) != 0;
-        mask_append(ret_mask, i, present);
-        if (!present)
-            continue;
-        if (count == most)
-            return SIZE_MAX;
-        memcpy((char *)ret_elements + count * bytes, element, bytes);
-        count++;
-    }
-    return count;
+    bool fits = compress_elements(bytes, src, 0, n, most, ret_mask, ret_elements, &count);
+    return fits ? count : SIZE_MAX;
 }
 
 MESA_ALWAYS_INLINE size_t expand(size_t bytes, const uint8_t *mask, size_t n, const void *elements,
                                  void *ret_dst) {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        char *to = (char *)ret_dst + i * bytes;
-        if (mask_bit(mask, i))
-            memcpy(to, (const char *)elements + count++ * bytes, bytes);
-        else
-            memset(to, 0, bytes);
-    }
-    return count;
+    return expand_elements(bytes, mask, 0, n, elements, 0, ret_dst);
 }
 
 /* ---- the entries ----------------------------------------------------------------------------- */

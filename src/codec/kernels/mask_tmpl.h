@@ -6,8 +6,8 @@
 #ifndef MESA_CODEC_KERNELS_MASK_TMPL_H
 #define MESA_CODEC_KERNELS_MASK_TMPL_H
 
+#include "codec/kernels/mask.h"
 #include "codec/kernels/mask_entries.h"
-#include "codec/kernels/predicate.h"
 
 MESA_ALWAYS_INLINE uint64_t first_bits(size_t n) {
     return n >= 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
@@ -45,7 +45,7 @@ static void unpack_bool(const uint8_t *mask, size_t n, uint8_t *ret_dst) {
 
 /* ---- predicates of reals ----------------------------------------------------------------------- */
 
-/* Float32 bounds answer as float64 ones do (predicate.h). */
+/* Float32 bounds answer as float64 ones do (mask.h). */
 struct bounds {
     vfloat lo_below, lo_above, hi_below, hi_above;
 };

@@ -126,18 +126,6 @@ MESA_ALWAYS_INLINE vfloat load_floats(enum mesa_dtype dtype, const void *src) {
     return vreinterpretq_f32_u32(vshll_n_u16(halves, 16));
 }
 
-MESA_ALWAYS_INLINE vfloat load_some(enum mesa_dtype dtype, const void *src, size_t n) {
-    if (n >= LANES)
-        return load_floats(dtype, src);
-    if (n == 0)
-        return v_set(0);
-    size_t bytes = element_bytes(dtype);
-    char buffer[16];
-    for (size_t i = 0; i < LANES; i++)
-        memcpy(buffer + i * bytes, (const char *)src + (i < n ? i : 0) * bytes, bytes);
-    return load_floats(dtype, buffer);
-}
-
 /* bf16_round() of four. */
 MESA_ALWAYS_INLINE uint16x4_t bf16_round4(float32x4_t values) {
     uint32x4_t bits = vreinterpretq_u32_f32(values);
@@ -167,16 +155,6 @@ MESA_ALWAYS_INLINE void store_floats(enum mesa_dtype dtype, void *dst, vfloat va
         halves = bf16_round4(values);
     }
     vst1_u8(dst, vreinterpret_u8_u16(halves));
-}
-
-MESA_ALWAYS_INLINE void store_some(enum mesa_dtype dtype, void *dst, vfloat values, size_t n) {
-    if (n >= LANES) {
-        store_floats(dtype, dst, values, false);
-        return;
-    }
-    char buffer[16];
-    store_floats(dtype, buffer, values, false);
-    memcpy(dst, buffer, n * element_bytes(dtype));
 }
 
 MESA_ALWAYS_INLINE void store_f16_some(void *dst, vfloat values, size_t n) {
@@ -390,5 +368,7 @@ MESA_ALWAYS_INLINE vint e_choose(size_t bytes, uint64_t bits, vint yes, vint no)
                               : vreinterpretq_s32_s64(vmovl_s32(vget_low_s32(words)));
     return vbslq_s32(vreinterpretq_u32_s32(lanes), yes, no);
 }
+
+#include "codec/kernels/tails_tmpl.h"
 
 #endif

@@ -13,6 +13,10 @@ def add_one(victim):
         victim.add_(1)
 
 
+def overwrite(victim):
+    add_one(victim) if victim.dtype != torch.bool else victim.logical_not_()
+
+
 # name -> h -> (result, what is saved of it). One for each way of holding and then some.
 SAVED = {
     "exp result": lambda h: two(h.exp()),
@@ -58,7 +62,7 @@ def written(record):
     x = torch.randn(128, 256, requires_grad=True)
     for name, f in SAVED.items():
         y, victim = f(x * 1.0)
-        add_one(victim) if victim.dtype != torch.bool else victim.logical_not_()
+        overwrite(victim)
         record.fact(name, error_text(y.sum().backward))
 
 
@@ -68,7 +72,7 @@ def written_and_gone(record):
     x = torch.randn(128, 256, requires_grad=True)
     for name, f in SAVED.items():
         y, victim = f(x * 1.0)
-        add_one(victim) if victim.dtype != torch.bool else victim.logical_not_()
+        overwrite(victim)
         del victim
         record.fact(name, error_text(y.sum().backward))
 
@@ -81,7 +85,7 @@ def written_at_another_time(record):
         y, victim = f(x * 1.0)
         y.sum().backward(retain_graph=True)
         for _ in range(2):
-            add_one(victim) if victim.dtype != torch.bool else victim.logical_not_()
+            overwrite(victim)
         record.fact(name, error_text(y.sum().backward))
     h = x * 1.0
     add_one(h)

@@ -62,6 +62,12 @@ def read_text(model, batch, length, loss):
     return model, Batches(starts, batch, step)
 
 
+def predict_text(model):
+    """Each token from those before it, by a model of transformers."""
+    return read_text(model, 4, 96, lambda t: F.cross_entropy(
+        model(t[:, :-1]).logits.flatten(0, 1), t[:, 1:].flatten()))
+
+
 def deit_tiny(**more):
     shim.import_torchvision()
     import timm
@@ -106,8 +112,7 @@ def gpt2(attention="sdpa", **more):
     model = GPT2LMHeadModel(GPT2Config(
         vocab_size=256, n_positions=128, n_embd=128, n_layer=2, n_head=4, use_cache=False,
         attn_implementation=attention, bos_token_id=0, eos_token_id=0, **more)).train()
-    return read_text(model, 4, 96, lambda t: F.cross_entropy(
-        model(t[:, :-1]).logits.flatten(0, 1), t[:, 1:].flatten()))
+    return predict_text(model)
 
 
 def llama(attention="sdpa"):
@@ -119,8 +124,7 @@ def llama(attention="sdpa"):
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, use_cache=False,
         attention_dropout=0.1, attn_implementation=attention, pad_token_id=None, bos_token_id=0,
         eos_token_id=0)).train()
-    return read_text(model, 4, 96, lambda t: F.cross_entropy(
-        model(t[:, :-1]).logits.flatten(0, 1), t[:, 1:].flatten()))
+    return predict_text(model)
 
 
 def bert(attention="sdpa"):

@@ -4,7 +4,7 @@
 #include "trial.h"
 
 #include "codec/kernels/element.h"
-#include "codec/kernels/predicate.h"
+#include "codec/kernels/mask.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

@@ -1,8 +1,9 @@
-/* Masks one element at a time: its bit, and the comparison that may have made it.
+/* Masks and sparse runs one element at a time. mask_scalar.c loops over these, the vector files end with
+ * them.
  *
  * SPDX-License-Identifier: MIT */
-#ifndef MESA_CODEC_KERNELS_PREDICATE_H
-#define MESA_CODEC_KERNELS_PREDICATE_H
+#ifndef MESA_CODEC_KERNELS_MASK_H
+#define MESA_CODEC_KERNELS_MASK_H
 
 #include "codec/kernels/element.h"
 #include "codec/kernels/kernels.h"
@@ -47,6 +48,38 @@ MESA_ALWAYS_INLINE float float_below(double bound) {
 MESA_ALWAYS_INLINE float float_above(double bound) {
     float near = (float)bound;
     return (double)near < bound ? nextafterf(near, INFINITY) : near;
+}
+
+/* Elements i to n of a sparse run, of which *count are written; false once `most` do not suffice. */
+MESA_ALWAYS_INLINE bool compress_elements(size_t bytes, const void *src, size_t i, size_t n,
+                                          size_t most, uint8_t *mask, void *elements,
+                                          size_t *count) {
+    static const char zero[8];
+    for (; i < n; i++) {
+        const char *element = (const char *)src + i * bytes;
+        bool present = memcmp(element, zero, bytes) != 0;
+        mask_append(mask, i, present);
+        if (!present)
+            continue;
+        if (*count == most)
+            return false;
+        memcpy((char *)elements + *count * bytes, element, bytes);
+        ++*count;
+    }
+    return true;
+}
+
+/* Elements i to n; the next one is number `count`. Returns the number behind the last. */
+MESA_ALWAYS_INLINE size_t expand_elements(size_t bytes, const uint8_t *mask, size_t i, size_t n,
+                                          const void *elements, size_t count, void *dst) {
+    for (; i < n; i++) {
+        char *to = (char *)dst + i * bytes;
+        if (mask_bit(mask, i))
+            memcpy(to, (const char *)elements + count++ * bytes, bytes);
+        else
+            memset(to, 0, bytes);
+    }
+    return count;
 }
 
 #endif
