@@ -26,6 +26,7 @@ enum spot_state {
     SPOT_NEW,    /* op not known */
     SPOT_DIRECT, /* code of one op */
     SPOT_SHARED, /* code that many ops or functions go through */
+    SPOT_PYTHON, /* what all functions written in Python go through */
 };
 
 /* A site and where it is chained. Const after publication, but for site.use. */
@@ -60,6 +61,8 @@ struct thread {
     const struct mesa_op *calibrated; /* op between calibrate_begin and _end, or NULL */
     unsigned count[2];
     struct mesa_caller *callers[2][MOST_CALIBRATED];
+    char function[MESA_MOST_CLASS_NAME]; /* not terminated */
+    size_t function_length;
 };
 static _Thread_local struct thread thread __attribute__((tls_model("initial-exec")));
 
@@ -231,6 +234,14 @@ static struct mesa_site *resolve_table_op(struct spot *spot, const struct mesa_t
     return resolve_direct(spot, op, trace->is_inplace, save);
 }
 
+/* A function written in Python, or a compiled graph. */
+static struct mesa_site *resolve_python(struct spot *spot) {
+    mesa_order_break(&thread.order);
+    if (thread.function_length == 0)
+        return named_site(spot, MESA_SITE_CUSTOM, "custom", strlen("custom"));
+    return named_site(spot, MESA_SITE_CUSTOM, thread.function, thread.function_length);
+}
+
 static struct mesa_site *resolve_trace(struct spot *spot, const struct mesa_trace *trace,
                                        const struct mesa_save *save) {
     const struct mesa_op *known = atomic_load(&spot->op);
@@ -242,12 +253,11 @@ static struct mesa_site *resolve_trace(struct spot *spot, const struct mesa_trac
         mesa_order_lose(&thread.order, save->stack);
         return named_site(spot, MESA_SITE_UNKNOWN, "unknown", strlen("unknown"));
     }
-    mesa_order_break(&thread.order);
     if (trace->kind == MESA_TRACE_PYTHON) {
-        struct mesa_site *site = named_site(spot, MESA_SITE_CUSTOM, "custom", strlen("custom"));
-        atomic_store_explicit(&spot->ready, site, memory_order_release);
-        return site;
+        atomic_store(&spot->state, SPOT_PYTHON);
+        return resolve_python(spot);
     }
+    mesa_order_break(&thread.order);
     atomic_store(&spot->state, SPOT_SHARED);
     if (trace->kind == MESA_TRACE_OP)
         return named_site(spot, MESA_SITE_UNKNOWN, trace->name, trace->length);
@@ -264,6 +274,8 @@ static bool is_worth_tracing(struct spot *spot) {
         return true;
     case SPOT_DIRECT:
         return atomic_load(&spot->traces) < SURE;
+    case SPOT_PYTHON:
+        return false;
     case SPOT_NEW:
         break;
     }
@@ -275,6 +287,8 @@ static struct mesa_site *resolve(const struct mesa_save *save) {
     struct spot *spot = spot_at(save->return_address);
     if (!spot)
         return last_resort();
+    if (atomic_load(&spot->state) == SPOT_PYTHON)
+        return resolve_python(spot);
     struct mesa_trace trace = {.kind = MESA_TRACE_NOTHING};
     if (is_worth_tracing(spot))
         trace = mesa_trace_of(save->return_address);
@@ -353,10 +367,19 @@ void mesa_site_note(const struct mesa_save *save) {
     /* The first saves from an address are traced here as well: of which op they are counts for the
      * saves that follow. A shared one takes no part in any order. */
     struct spot *spot = mesa_address_map_get(&spots, save->return_address);
-    if (spot && atomic_load_explicit(&spot->state, memory_order_relaxed) == SPOT_SHARED)
+    enum spot_state state =
+        spot ? atomic_load_explicit(&spot->state, memory_order_relaxed) : SPOT_NEW;
+    if (state == SPOT_SHARED)
         mesa_order_lose(&thread.order, save->stack);
+    else if (state == SPOT_PYTHON)
+        mesa_order_break(&thread.order);
     else
         mesa_site_of(save);
+}
+
+void mesa_site_function(const char *name, size_t length) {
+    thread.function_length = length < sizeof thread.function ? length : sizeof thread.function;
+    memcpy(thread.function, name, thread.function_length);
 }
 
 void mesa_site_be_careful(void) {

@@ -50,6 +50,11 @@ struct mesa_site *mesa_site_of(const struct mesa_save *save);
  * address are traced up the stack here as well.) */
 void mesa_site_note(const struct mesa_save *save);
 
+/* What a function written in Python saves next in this thread, if anything, is of this class; length 0:
+ * of some function. */
+enum { MESA_MOST_CLASS_NAME = 128 };
+void mesa_site_function(const char *name, size_t length);
+
 /* Ops whose guards can leave arguments out are labelled at start-up: the caller runs each op that
  * `next` names once, with every input requiring a gradient, between begin and end. */
 void mesa_site_calibrate_begin(const struct mesa_op *op);

@@ -392,10 +392,14 @@ static void render_advice(const struct mesa_account *account, struct mesa_buffer
     double held = (double)largest->held_bytes_peak;
     double now_bits = (double)mesa_dtype_bytes(largest->dtype) * 8;
     char held_text[24], better_text[24];
+    /* A class of the program's own (argument `saved`) is not spelled like an op. */
+    bool is_custom = strcmp(largest->argument, "saved") == 0 && strcmp(largest->op, "custom") != 0;
+    const char *argument = is_custom ? "" : largest->argument;
     mesa_buffer_print(buffer,
-                      "  advice    the rule `%s%s%s  %s` would hold the largest of these in "
+                      "  advice    the rule `%s%s%s%s  %s` would hold the largest of these in "
                       "about %s instead of %s\n",
-                      largest->op, largest->argument[0] == '\0' ? "" : ".", largest->argument,
+                      is_custom ? "custom:" : "", largest->op, argument[0] == '\0' ? "" : ".",
+                      argument,
                       settings, print_bytes(better_text, held * fmin(1, bits / now_bits)),
                       print_bytes(held_text, held));
 }

@@ -25,6 +25,9 @@ static const struct {
     enum need need;
     const char *symbol;
 } symbols[] = {
+    /* First those that libmesa defines itself: found even where another is missing. */
+    {FIELD(set_gradient_edge), OPTIONAL,
+     "_ZN5torch8autograd4impl17set_gradient_edgeERKN2at6TensorENS0_4EdgeE"},
     {FIELD(saved_from_tensor), REQUIRED, "_ZN5torch8autograd13SavedVariableC1ERKN2at6TensorEbb"},
     {FIELD(saved_from_optional), REQUIRED,
      "_ZN5torch8autograd13SavedVariableC1ERKSt8optionalIN2at6TensorEEbb"},

@@ -79,14 +79,9 @@ void mesa_node_class(const void *node, char *ret_name, size_t size) {
         last_mangled_part(info.dli_sname, ret_name, size);
 }
 
-void mesa_node_name(const void *node, char *ret_name, size_t size) {
-    ret_name[0] = '\0';
-    void (*name)(struct mesa_cxx_string *, const void *) = mesa_torch.node_forward_op_name;
-    if (node == NULL || (name == NULL && mesa_torch.node_name_slot == 0))
-        return;
-    if (name == NULL)
-        *(void **)&name =
-            mesa_word_at(mesa_word_at(node, 0), mesa_torch.node_name_slot * sizeof(void *));
+typedef void name_function(struct mesa_cxx_string *ret, const void *node);
+
+static void ask_name(name_function *name, const void *node, char *ret_name, size_t size) {
     struct mesa_cxx_string text;
     name(&text, node);
     size_t kept = text.length < size ? text.length : size - 1;
@@ -94,6 +89,26 @@ void mesa_node_name(const void *node, char *ret_name, size_t size) {
     ret_name[kept] = '\0';
     if (text.text != text.local)
         mesa_torch.cxx_delete(text.text);
+}
+
+void mesa_node_own_name(const void *node, char *ret_name, size_t size) {
+    ret_name[0] = '\0';
+    name_function *name;
+    if (mesa_torch.node_name_slot == 0)
+        return;
+    *(void **)&name =
+        mesa_word_at(mesa_word_at(node, 0), mesa_torch.node_name_slot * sizeof(void *));
+    ask_name(name, node, ret_name, size);
+}
+
+void mesa_node_name(const void *node, char *ret_name, size_t size) {
+    ret_name[0] = '\0';
+    if (node == NULL)
+        return;
+    if (mesa_torch.node_forward_op_name != NULL)
+        ask_name(mesa_torch.node_forward_op_name, node, ret_name, size);
+    else
+        mesa_node_own_name(node, ret_name, size);
 }
 
 struct mesa_tensor *mesa_tensor_adopt(struct mesa_tensor by_value) {

@@ -51,6 +51,9 @@ struct mesa_torch {
     void (*saved_reset_data)(void *saved);
     void (*saved_unpack)(struct mesa_tensor *ret, const void *saved, void *const *saved_for);
 
+    /* torch::autograd::impl; never NULL where it is called. */
+    void (*set_gradient_edge)(const struct mesa_tensor *, void *const *edge);
+
     /* at::TensorBase */
     bool (*tensor_is_leaf)(const struct mesa_tensor *);
     bool (*tensor_is_view)(const struct mesa_tensor *);
@@ -195,6 +198,9 @@ static inline const void *mesa_tensor_grad_fn(const struct mesa_tensor *tensor) 
 /* Class name of a node from its vtable symbol ("ExpBackward0"), "" if it has none. Any thread, no
  * GIL; at most `size` bytes with the NUL. Slow (dladdr). */
 void mesa_node_class(const void *node, char *ret_name, size_t size);
+
+/* node->name(): for a Python function its type's, which takes the GIL; "" if it cannot be asked. */
+void mesa_node_own_name(const void *node, char *ret_name, size_t size);
 
 /* What libtorch calls a node in messages: the forward op's name where it knows that, else node->name()
  * (which may take the GIL for Python functions). */

@@ -294,6 +294,21 @@ Test(site, python_functions_are_custom) {
     check_foreign(BINDING_PATH);
     run(call_foreign, 1);
     check_site(0, MESA_SITE_CUSTOM, "custom", "saved");
+    for (int i = 0; i < 2; i++) {
+        mesa_site_function("MyFunction, of which the class", strlen("MyFunction"));
+        run(call_foreign, 1);
+        check_site(0, MESA_SITE_CUSTOM, "MyFunction", "saved");
+        mesa_site_function("My", 2);
+        run(call_foreign, 1);
+        check_site(0, MESA_SITE_CUSTOM, "My", "saved");
+        mesa_site_function("", 0);
+        run(call_foreign, 1);
+        check_site(0, MESA_SITE_CUSTOM, "custom", "saved");
+    }
+    /* The class of a Python function is nothing to what is written in C++. */
+    mesa_site_function("MyFunction", strlen("MyFunction"));
+    run(fake_cpp_function, 1);
+    check_site(0, MESA_SITE_CUSTOM, "MyNorm", "saved");
 }
 
 Test(site, a_save_without_an_address_is_survived) {

@@ -132,6 +132,14 @@ Test(text, says_when_nothing_was_gained) {
     free(text);
 }
 
+Test(text, advises_a_rule_that_can_be_read) {
+    mesa_ledger_saved(mesa_ledger_record("MyFunction", "saved", MESA_F32, "keep", MESA_KEPT_POLICY),
+                      MIB, 4 * MIB, 4 * MIB, false, 1);
+    char *text = render(&run);
+    cr_assert(says(text, "the rule `custom:MyFunction  affine bits=8` would"));
+    free(text);
+}
+
 Test(text, says_when_nothing_is_held) {
     save("gelu", MESA_F32, "share", MESA_KEPT_NOT, 3 * MIB, 0);
     char *text = render(&run);
