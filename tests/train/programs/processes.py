@@ -149,7 +149,7 @@ def fork_while_threads_train(record):
 
     def train(mine):
         while not stop.is_set():
-            mine(torch.ones(64, 256)).sum().backward()
+            mine(torch.ones(64, 256)).relu().sum().backward()  # a mask: asks who unpacks it
 
     threads = [threading.Thread(target=train, args=(network(),), daemon=True) for _ in range(2)]
     data = torch.randn(64, 256)
@@ -157,7 +157,7 @@ def fork_while_threads_train(record):
         thread.start()
 
     def child():
-        model(data).pow(3).mean().backward()
+        model(data).relu().pow(3).mean().backward()
         return [as_array(p.grad) for p in model.parameters()]
 
     try:
