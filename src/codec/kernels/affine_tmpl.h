@@ -172,13 +172,10 @@ struct words {
     vfloat inverse; /* of the scales */
 };
 
-/* The coder of a call, and what changes with the group. */
-struct coder {
-    vfloat inverse; /* 1 / scale */
-    vint zero_point;
+/* Of a call. Small enough for a register: words_of() is not inlined. */
+struct rules {
     unsigned bits;
-    bool strict_sign, stochastic, stream;
-    uint64_t seed;
+    bool strict_sign, stochastic;
 };
 
 MESA_ALWAYS_INLINE vint choose_words(vmask m, vint yes, vint no) {
@@ -186,12 +183,12 @@ MESA_ALWAYS_INLINE vint choose_words(vmask m, vint yes, vint no) {
 }
 
 /* Bits of the scales, rounded up to bfloat16. */
-MESA_ALWAYS_INLINE vint scale_bits_of(vfloat lo, vfloat hi, vfloat magnitude, struct coder coder) {
-    const float last_code = (float)((1u << coder.bits) - 1);
+MESA_ALWAYS_INLINE vint scale_bits_of(vfloat lo, vfloat hi, vfloat magnitude, struct rules rules) {
+    const float last_code = (float)((1u << rules.bits) - 1);
     vfloat zero = v_set(0), steps = v_set(last_code), fewer = v_set(last_code - 1);
-    if (coder.stochastic && coder.bits != 1)
+    if (rules.stochastic && rules.bits != 1)
         steps = m_choose(m_or(m_equal(lo, zero), m_equal(hi, zero)), steps, fewer);
-    else if (coder.strict_sign && coder.bits != 1)
+    else if (rules.strict_sign && rules.bits != 1)
         steps = m_choose(m_and(m_less(lo, zero), m_less(zero, hi)), fewer, steps);
     vfloat step = v_div(v_sub(hi, lo), steps);
     vfloat reach = v_div(magnitude, v_set(MESA_AFFINE_REACH));
@@ -199,29 +196,29 @@ MESA_ALWAYS_INLINE vint scale_bits_of(vfloat lo, vfloat hi, vfloat magnitude, st
 }
 
 /* Grid indices of code 0. */
-MESA_ALWAYS_INLINE vint zero_points_of(vfloat lo, vfloat hi, vfloat inverse, struct coder coder) {
+MESA_ALWAYS_INLINE vint zero_points_of(vfloat lo, vfloat hi, vfloat inverse, struct rules rules) {
     vfloat zero = v_set(0), one = v_set(1);
-    vfloat least = v_set(-(float)((1u << coder.bits) - 1));
+    vfloat least = v_set(-(float)((1u << rules.bits) - 1));
     vfloat first = v_mul(lo, inverse);
-    first = coder.stochastic && coder.bits != 1 ? v_floor(first) : v_round(first);
-    if (coder.strict_sign)
+    first = rules.stochastic && rules.bits != 1 ? v_floor(first) : v_round(first);
+    if (rules.strict_sign)
         least = m_choose(m_less(zero, hi), v_add(least, one), least);
     first = m_choose(m_at_least(hi, zero), v_max(first, least), first);
-    if (coder.strict_sign)
+    if (rules.strict_sign)
         first = m_choose(m_less(lo, zero), v_min(first, v_set(-1)), first);
     return i_of_v(first);
 }
 
-static struct words words_of(vfloat lo, vfloat hi, vmask finite, struct coder coder) {
+static struct words words_of(vfloat lo, vfloat hi, vmask finite, struct rules rules) {
     vfloat zero = v_set(0), magnitude = v_max(v_sub(zero, lo), hi);
-    vint scale_bits = scale_bits_of(lo, hi, magnitude, coder);
+    vint scale_bits = scale_bits_of(lo, hi, magnitude, rules);
     vfloat scale = v_bits(scale_bits), inverse = v_div(v_set(1), scale);
     vmask good = m_and(finite, m_less(magnitude, v_set(MESA_AFFINE_MOST)));
     good = m_and(good, m_at_least(scale, v_set(MESA_AFFINE_LEAST)));
-    if (coder.strict_sign && coder.bits == 1)
+    if (rules.strict_sign && rules.bits == 1)
         good = m_and_not(good, m_and(m_less(lo, zero), m_less(zero, hi)));
 
-    vint zero_points = zero_points_of(lo, hi, inverse, coder);
+    vint zero_points = zero_points_of(lo, hi, inverse, rules);
     vint words = i_or(scale_bits, i_and(zero_points, i_set(0xffff)));
     words = choose_words(good, words, i_set(MESA_GROUP_RAW));
     words = choose_words(m_and(finite, m_equal(magnitude, zero)), i_set(0), words);
@@ -252,18 +249,27 @@ MESA_ALWAYS_INLINE vfloat uniforms_from(uint64_t seed, uint64_t element) {
     return v_mul(v_of_i(i_down(x, 8)), v_set(0x1p-24f));
 }
 
+struct coder {
+    vfloat inverse; /* 1 / scale */
+    vint zero_point;
+    struct rules rules;
+    bool stream;
+    uint64_t seed;
+};
+
 /* Codes of LANES elements in 32 bits, not clipped yet. */
 MESA_ALWAYS_INLINE vint codes_of(struct coder coder, vfloat x, uint64_t element) {
     vfloat position = v_mul(x, coder.inverse);
-    if (!coder.stochastic && !coder.strict_sign) /* the conversion rounds to nearest even */
+    bool plain = !coder.rules.stochastic && !coder.rules.strict_sign;
+    if (plain) /* the conversion rounds to nearest even */
         return i_sub(i_of_v(position), coder.zero_point);
     vfloat index = v_round(position);
-    if (coder.stochastic) {
+    if (coder.rules.stochastic) {
         index = v_floor(position);
         vmask up = m_less(uniforms_from(coder.seed, element), v_sub(position, index));
         index = m_choose(up, v_add(index, v_set(1)), index);
     }
-    if (coder.strict_sign)
+    if (coder.rules.strict_sign)
         index = keep_signs(index, x);
     return i_sub(i_of_v(index), coder.zero_point);
 }
@@ -271,28 +277,29 @@ MESA_ALWAYS_INLINE vint codes_of(struct coder coder, vfloat x, uint64_t element)
 MESA_ALWAYS_INLINE vcodes block_codes(enum mesa_dtype dtype, struct coder coder, const char *src,
                                       uint64_t element) {
     vint codes[VECTORS];
-    if (dtype == MESA_BF16 && !coder.stochastic) { /* else order matters to the uniforms */
+    if (dtype == MESA_BF16 && !coder.rules.stochastic) { /* else order matters to the uniforms */
         UNROLL
         for (size_t k = 0; k < VECTORS / 2; k++) {
             vint pairs = i_load(src + k * sizeof pairs);
             codes[2 * k] = codes_of(coder, even_bf16(pairs), element);
             codes[2 * k + 1] = codes_of(coder, odd_bf16(pairs), element);
         }
-        return narrow_code_pairs(codes, coder.bits);
+        return narrow_code_pairs(codes, coder.rules.bits);
     }
     UNROLL
     for (size_t j = 0; j < VECTORS; j++)
         codes[j] = codes_of(coder, load_floats(dtype, element_at(dtype, src, j * LANES)),
                             element + j * LANES);
-    return narrow_codes(codes, coder.bits);
+    return narrow_codes(codes, coder.rules.bits);
 }
 
 MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, const char *src,
                                      size_t n, uint64_t element, uint8_t *ret_codes) {
+    const unsigned bits = coder.rules.bits;
     size_t i = 0;
     for (; i + BLOCK <= n; i += BLOCK) {
         vcodes codes = block_codes(dtype, coder, element_at(dtype, src, i), element + i);
-        store_packed(ret_codes + i * coder.bits / 8, codes, BLOCK, coder.bits, coder.stream);
+        store_packed(ret_codes + i * bits / 8, codes, BLOCK, bits, coder.stream);
     }
     if (i == n)
         return;
@@ -302,8 +309,8 @@ MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, 
         vfloat x = load_some(dtype, element_at(dtype, src, first), first < n ? n - first : 0);
         codes[j] = codes_of(coder, x, element + first);
     }
-    store_packed(ret_codes + i * coder.bits / 8,
-                 codes_first(narrow_codes(codes, coder.bits), n - i), n - i, coder.bits, false);
+    store_packed(ret_codes + i * bits / 8, codes_first(narrow_codes(codes, bits), n - i), n - i,
+                 bits, false);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -332,13 +339,13 @@ MESA_ALWAYS_INLINE void batch_range(enum mesa_dtype dtype, const struct mesa_aff
         batch->lo[g] = batch->hi[g] = batch->doubt[g] = v_set(0);
 }
 
-MESA_ALWAYS_INLINE void batch_find_words(struct coder coder, struct batch *batch) {
+MESA_ALWAYS_INLINE void batch_find_words(struct rules rules, struct batch *batch) {
     batch->one_value = 0;
     for (size_t g = 0; g < batch->count; g += LANES) {
         vfloat least = v_add(least_of_each(batch->lo + g), v_set(0));
         vfloat most = v_add(most_of_each(batch->hi + g), v_set(0));
         vmask finite = finite_lanes(union_of_each(batch->doubt + g));
-        struct words words = words_of(least, most, finite, coder);
+        struct words words = words_of(least, most, finite, rules);
         i_store(batch->words + g, words.words);
         i_store(batch->zero_points + g, words.zero_points);
         v_store(batch->inverse + g, words.inverse);
@@ -360,7 +367,8 @@ MESA_ALWAYS_INLINE size_t batch_code(enum mesa_dtype dtype, struct coder coder,
         uint32_t word = batch->words[g];
         bool one_value = batch->one_value >> g & 1;
         if (word == 0 || word == MESA_GROUP_RAW || one_value)
-            word = group_hold_special(from, group.n, bytes, coder.bits, one_value, word, codes);
+            word =
+                group_hold_special(from, group.n, bytes, coder.rules.bits, one_value, word, codes);
         if (word != 0 && !word_is_mark(word)) {
             coder.inverse = v_set(batch->inverse[g]);
             coder.zero_point = i_set(batch->zero_points[g]);
@@ -376,9 +384,7 @@ MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool stri
                                  enum mesa_rounding rounding, const struct mesa_affine_rows *rows,
                                  const void *src, uint32_t *ret_words, uint8_t *ret_codes) {
     const struct coder coder = {
-        .bits = bits,
-        .strict_sign = strict_sign,
-        .stochastic = rounding == MESA_ROUND_STOCHASTIC,
+        .rules = {bits, strict_sign, rounding == MESA_ROUND_STOCHASTIC},
         .stream = rows->stream,
         .seed = rows->seed,
     };
@@ -387,7 +393,7 @@ MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool stri
     struct batch batch;
     while ((batch.count = group_cursor_take(&cursor, element_bytes(dtype), batch.groups)) > 0) {
         batch_range(dtype, rows, src, &batch);
-        batch_find_words(coder, &batch);
+        batch_find_words(coder.rules, &batch);
         raw_groups += batch_code(dtype, coder, rows, src, &batch, ret_words, ret_codes);
         ret_words += batch.count;
     }
