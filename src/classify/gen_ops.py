@@ -15,7 +15,7 @@ CHOICES = {
     "reads": ("exact", "value", "relative", "exp", "mask", "sign", "integers", "bool", "geometry",
               "weight"),
     "predicate": ("-", "above", "greater", "between", "within", "nonzero"),
-    "heads": ("-", "bhnd", "folded", "map", "linear"),
+    "heads": ("-", "bhnd", "folded", "map", "linear", "channels"),
     "channel": ("1", "-1"),
 }
 FLAGS = {"zeros", "late", "ties"}

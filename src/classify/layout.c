@@ -189,6 +189,11 @@ struct mesa_heads mesa_layout_heads(const struct mesa_view *view, enum mesa_head
             sizes[last] == hint->heads * hint->head_size)
             return (struct mesa_heads){expected, hint->heads, hint->head_size};
         break;
+    case MESA_HEADS_CHANNELS:
+        /* A scale for a few elements saves nothing. */
+        if (view->ndim > 1 && view->elements / (size_t)sizes[1] >= MESA_GROUP_UNIT)
+            return (struct mesa_heads){expected, sizes[1], 1};
+        break;
     case MESA_HEADS_NONE:
         break;
     }
@@ -212,7 +217,8 @@ static void mark_heads(const struct mesa_view *view, const struct mesa_heads *he
     if (heads->layout == MESA_HEADS_NONE || heads->heads <= 1)
         return;
     bool is_linear = heads->layout == MESA_HEADS_LINEAR;
-    int dim = is_linear ? view->ndim - 1 : view->ndim == 4 ? 1 : 0;
+    bool is_second = heads->layout == MESA_HEADS_CHANNELS || view->ndim == 4;
+    int dim = is_linear ? view->ndim - 1 : is_second ? 1 : 0;
     for (int a = 0; a < axes->count; a++) {
         if (axes->at[a].dim != dim)
             continue;
@@ -258,9 +264,8 @@ static void plan_cycle(struct mesa_plan *plan, size_t run, size_t cycle, size_t 
     plan->period = period;
 }
 
-/* Groups of about `wanted` elements of one head where a head's runs are too short for groups of their
- * own: the fewest turns of the cycle that reach `wanted` and divide all the turns, so that every
- * period is whole. */
+/* Groups of about `wanted` elements of one head where a head's runs are much shorter: the fewest turns
+ * of the cycle that reach `wanted` and divide all the turns, so that every period is whole. */
 static void plan_short_heads(struct mesa_plan *plan, size_t elements, size_t run, size_t heads,
                              size_t wanted) {
     size_t turns = elements / (run * heads);
@@ -280,26 +285,27 @@ static int channel_axis(const struct axes *axes, int dim) {
 }
 
 /* Rows end where the innermost axis ends, or, with channels outside of it, where a channel's plane
- * does: the lines of an image are too short for groups and alike enough to share one. */
+ * does: the lines of an image are too short for groups and alike enough to share one. So are the
+ * tokens of a head: they fill groups of the wanted size, but never with elements of two heads. */
 static void group_rows(const struct axes *axes, size_t elements, enum mesa_group_by by,
                        size_t group, int channel_dim, struct mesa_plan *plan) {
     int head = head_axis(axes);
-    int channels = head < 0 && by == MESA_BY_BLOCK ? channel_axis(axes, channel_dim) : -1;
+    int channels = by == MESA_BY_BLOCK ? channel_axis(axes, channel_dim) : -1;
+    size_t wanted =
+        head >= 0 && by != MESA_BY_ROW && group > MESA_GROUP_UNIT ? group : MESA_GROUP_UNIT;
     int a = axes->count - 1;
     bool merged = false;
     size_t row = 1;
-    for (; a > head && (row < MESA_GROUP_UNIT || (channels >= 0 && a > channels)); a--) {
+    for (; a > head && (row < wanted || (channels >= 0 && a > channels)); a--) {
         merged |= row > 1;
         row *= (size_t)axes->at[a].size;
     }
     if (by == MESA_BY_ROW) /* a merged row is many short ones: the smallest groups come closest */
         group = merged ? MESA_GROUP_UNIT : row;
-    if (head >= 0 && row < MESA_GROUP_UNIT) {
-        size_t wanted = group < MESA_GROUP_UNIT ? MESA_GROUP_UNIT : group;
+    if (head >= 0 && (row < MESA_GROUP_UNIT || 2 * row <= wanted))
         plan_short_heads(plan, elements, row, (size_t)axes->at[head].size, wanted);
-    } else {
+    else
         plan_block(plan, row, group);
-    }
 }
 
 /* One group for each head over the whole batch, as in the Mesa paper. */
@@ -418,7 +424,9 @@ void mesa_layout_describe(const struct mesa_view *view, const struct mesa_source
         size_t runs = source->elements / run;
         line_add(&line, ", %zu run%s of %zu", runs, runs == 1 ? "" : "s", run);
     }
-    if (heads != NULL && heads->layout != MESA_HEADS_NONE)
+    if (heads != NULL && heads->layout == MESA_HEADS_CHANNELS)
+        line_add(&line, ", %" PRId64 " channels", heads->heads);
+    else if (heads != NULL && heads->layout != MESA_HEADS_NONE)
         line_add(&line, ", %" PRId64 " heads of %" PRId64, heads->heads, heads->head_size);
     if (plan == NULL)
         return;

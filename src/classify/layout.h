@@ -13,7 +13,7 @@ struct mesa_view {
     enum mesa_dtype dtype;
     int ndim;
     int64_t sizes[MESA_MAX_DIMS], strides[MESA_MAX_DIMS]; /* elements */
-    size_t elements; /* product of sizes; may be 0 */
+    size_t elements;                                      /* product of sizes; may be 0 */
 };
 
 /* Turns a view into the set of its distinct elements in memory order: dims of size 1 and of stride 0
@@ -41,6 +41,7 @@ enum mesa_head_layout {
     MESA_HEADS_FOLDED, /* (B*H,N,D) operands of bmm: H from a hint or unknown (each B*H its own) */
     MESA_HEADS_MAP,    /* (B,H,N,M) or (B*H,N,M): attention maps */
     MESA_HEADS_LINEAR, /* (...,H*D): linear's input or output; H from a hint */
+    MESA_HEADS_CHANNELS, /* (N,C,...) whose channels keep apart as heads do: batch norm's input */
 };
 
 /* Head count and size that a neighbouring attention op showed in this thread; 0 = not known. */

@@ -46,7 +46,8 @@ static void choose_exact(struct mesa_choice *choice, enum mesa_dtype dtype) {
 }
 
 /* Values to an absolute error. float64 is somebody's wish for precision: only a rule that says
- * `affine` touches it. */
+ * `affine` touches it. The program's data is a small share of what is saved and alive anyway in most
+ * programs, while its rounding goes into the first layer's gradient as a whole: it gets up to 16 bits. */
 static void choose_value(struct mesa_choice *choice, enum mesa_dtype dtype) {
     try_codec(choice, &mesa_codec_two);
     if (dtype == MESA_F64) {
@@ -55,6 +56,10 @@ static void choose_value(struct mesa_choice *choice, enum mesa_dtype dtype) {
         return;
     }
     try_codec(choice, &mesa_codec_sparse_affine);
+    if (choice->settings.bits == 8 && !choice->keep_signs) {
+        choice->data_only = dtype == MESA_F32 ? &mesa_codec_float16 : &mesa_codec_exponent;
+        try_codec(choice, choice->data_only);
+    }
     try_codec(choice, &mesa_codec_affine);
 }
 

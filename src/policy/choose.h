@@ -20,6 +20,7 @@ struct mesa_choice {
     /* Tried in order; the first that takes the values holds them. None left: kept, because of `kept`. */
     const struct mesa_codec *candidates[MESA_CANDIDATES];
     unsigned count;
+    const struct mesa_codec *data_only; /* the candidate for the program's data alone; NULL: none */
     bool geometry;   /* nothing is held at all: the backward reads no value */
     bool signs_only; /* what is held serves a comparison with 0 only */
     bool keep_signs; /* zeros and signs must come back exactly */

@@ -1,5 +1,5 @@
 /* Matching: all rules in order, each writes the settings it has. A policy has tens of rules and is
- * asked once for a site, so nothing is indexed.
+ * asked once for a site and a span of sizes, so nothing is indexed.
  *
  * SPDX-License-Identifier: MIT */
 #include "policy/rule.h"
@@ -96,20 +96,29 @@ void mesa_policy_match(const struct mesa_policy *policy, const struct mesa_subje
         *ret_place = place;
 }
 
-static bool any_rule_has(const struct mesa_policy *policy, unsigned condition) {
+bool mesa_policy_uses_layers(const struct mesa_policy *policy) {
     for (size_t i = 0; i < policy->count; i++) {
-        if ((policy->rules[i].has & condition) != 0)
+        if ((policy->rules[i].has & MESA_RULE_HAS_LAYER) != 0)
             return true;
     }
     return false;
 }
 
-bool mesa_policy_uses_layers(const struct mesa_policy *policy) {
-    return any_rule_has(policy, MESA_RULE_HAS_LAYER);
-}
-
-bool mesa_policy_uses_bytes(const struct mesa_policy *policy) {
-    return any_rule_has(policy, MESA_RULE_HAS_DTYPE | MESA_RULE_HAS_BYTES);
+void mesa_policy_span(const struct mesa_policy *policy, const struct mesa_subject *subject,
+                      size_t *ret_least, size_t *ret_end) {
+    *ret_least = 0;
+    *ret_end = SIZE_MAX;
+    for (size_t i = 0; i < policy->count; i++) {
+        const struct mesa_rule *rule = &policy->rules[i];
+        if ((rule->has & MESA_RULE_HAS_BYTES) == 0 || !op_matches(rule, subject) ||
+            !argument_matches(rule, subject->argument))
+            continue;
+        size_t least = rule->least_bytes;
+        if (least <= subject->bytes && least > *ret_least)
+            *ret_least = least;
+        if (least > subject->bytes && least < *ret_end)
+            *ret_end = least;
+    }
 }
 
 bool mesa_policy_is_off(const struct mesa_policy *policy) {

@@ -85,8 +85,10 @@ void mesa_policy_match(const struct mesa_policy *policy, const struct mesa_subje
 
 /* True if any rule has a layer= condition (the caller then cannot cache by site alone). */
 bool mesa_policy_uses_layers(const struct mesa_policy *policy);
-/* The same for dtype= and min_bytes=. */
-bool mesa_policy_uses_bytes(const struct mesa_policy *policy);
+/* Sizes from *ret_least on, up to *ret_end, that no min_bytes= of a rule for this op and argument tells
+ * apart from subject->bytes: what was matched for one of them holds for all. */
+void mesa_policy_span(const struct mesa_policy *policy, const struct mesa_subject *subject,
+                      size_t *ret_least, size_t *ret_end);
 /* True if every tensor gets MESA_WAY_OFF: the library need not arm itself at all. */
 bool mesa_policy_is_off(const struct mesa_policy *policy);
 /* True if no rule asks for anything but to keep tensors: the library only looks on. */

@@ -90,25 +90,32 @@ static bool same_outcome(const struct mesa_decision *decision, const struct mesa
            p->file == place->file && p->line == place->line;
 }
 
+static bool covers(const struct mesa_decision *decision, size_t bytes) {
+    return decision->least_bytes <= bytes && bytes < decision->end_bytes;
+}
+
 static struct mesa_decision *decide(struct mesa_site *site, const struct mesa_op_argument *row,
-                                    enum mesa_dtype dtype, const struct mesa_settings *settings,
-                                    const struct mesa_place *place,
+                                    const struct mesa_subject *subject,
                                     _Atomic(struct mesa_decision *) *list) {
+    struct mesa_settings settings;
+    struct mesa_place place;
+    mesa_policy_match(mesa_config.policy, subject, &settings, &place);
     struct mesa_decision *first = atomic_load_explicit(list, memory_order_acquire);
     for (struct mesa_decision *d = first; d != NULL; d = d->next)
-        if (same_outcome(d, settings, place) && same_row(d, row))
+        if (covers(d, subject->bytes) && same_outcome(d, &settings, &place) && same_row(d, row))
             return d;
     struct mesa_decision *fresh = calloc(1, sizeof *fresh);
     if (fresh == NULL)
         return NULL;
     fresh->site = site;
-    fresh->dtype = dtype;
+    fresh->dtype = subject->dtype;
     fresh->row = row;
     if (row != NULL && row != site->row) {
         fresh->refined = *row;
         fresh->row = &fresh->refined;
     }
-    mesa_policy_choose(settings, place, row, dtype, &fresh->choice);
+    mesa_policy_span(mesa_config.policy, subject, &fresh->least_bytes, &fresh->end_bytes);
+    mesa_policy_choose(&settings, &place, row, subject->dtype, &fresh->choice);
     do
         fresh->next = first;
     while (!atomic_compare_exchange_weak(list, &first, fresh));
@@ -120,22 +127,21 @@ static struct mesa_decision *decision_of(struct mesa_site *site, enum mesa_dtype
     struct site_memory *memory = memory_of(site);
     if (memory == NULL)
         return NULL;
-    bool layers = mesa_policy_uses_layers(mesa_config.policy);
     struct mesa_op_argument refined;
     const struct mesa_op_argument *row = site->row;
     if (row != NULL && mesa_scalar_call.op != NULL && mesa_scalars_refine(row, dtype, &refined))
         row = &refined;
-    struct mesa_decision *known =
-        atomic_load_explicit(&memory->decisions[dtype], memory_order_acquire);
-    if (known != NULL && same_row(known, row) && !layers &&
-        !mesa_policy_uses_bytes(mesa_config.policy))
-        return known;
-    struct mesa_subject subject = {site->op, site->argument, dtype, bytes,
-                                   layers ? next_occurrence(memory) : 0};
-    struct mesa_settings settings;
-    struct mesa_place place;
-    mesa_policy_match(mesa_config.policy, &subject, &settings, &place);
-    return decide(site, row, dtype, &settings, &place, &memory->decisions[dtype]);
+    _Atomic(struct mesa_decision *) *list = &memory->decisions[dtype];
+    struct mesa_subject subject = {site->op, site->argument, dtype, bytes, 0};
+    if (mesa_policy_uses_layers(mesa_config.policy)) {
+        subject.layer = next_occurrence(memory);
+        return decide(site, row, &subject, list);
+    }
+    struct mesa_decision *known = atomic_load_explicit(list, memory_order_acquire);
+    for (; known != NULL; known = known->next)
+        if (covers(known, bytes) && same_row(known, row))
+            return known;
+    return decide(site, row, &subject, list);
 }
 
 static const char *way_text(const struct mesa_decision *decision, unsigned row, char *buffer,
@@ -231,30 +237,34 @@ static void plan_window(const struct taking *t, struct mesa_plan *plan) {
     plan->window_out_width = (size_t)view->sizes[x];
 }
 
-static void plan_for(const struct taking *t, const struct mesa_codec *codec, enum mesa_group_by by,
-                     bool wants_signs, struct mesa_plan *ret_plan) {
-    const struct mesa_choice *choice = &t->decision->choice;
+/* `in_blocks`: in short stretches of what lies next to each other, whatever the policy says. */
+static void plan_groups(const struct taking *t, bool in_blocks, struct mesa_plan *plan) {
+    const struct mesa_settings *settings = &t->decision->choice.settings;
     const struct mesa_op_argument *row = t->decision->row;
-    memset(ret_plan, 0, sizeof *ret_plan);
-    ret_plan->codec = codec;
-    ret_plan->dtype = t->view.dtype;
-    ret_plan->elements = t->source.elements;
-    ret_plan->bits = choice->settings.bits;
-    ret_plan->rounding = choice->settings.rounding;
+    mesa_layout_group(&t->view, &t->source, in_blocks ? NULL : &t->heads,
+                      in_blocks ? MESA_BY_BLOCK : settings->by, settings->group,
+                      row == NULL ? -1 : row->channel_dim, plan);
+}
+
+/* Everything but the codec. */
+static void plan_for(const struct taking *t, bool wants_signs, struct mesa_plan *ret_plan) {
+    const struct mesa_choice *choice = &t->decision->choice;
     /* Another stream for each tensor, the same ones in another run of the same program. */
     static _Atomic uint64_t serial;
-    ret_plan->seed =
-        mesa_config.seed +
-        atomic_fetch_add_explicit(&serial, 1, memory_order_relaxed) * UINT64_C(0x9e3779b97f4a7c15);
-    ret_plan->strict_sign = choice->keep_signs || wants_signs;
-    ret_plan->widest = choice->widest;
-    ret_plan->predicate = choice->predicate;
-    ret_plan->lo = choice->lo;
-    ret_plan->hi = choice->hi;
-    mesa_layout_group(&t->view, &t->source, &t->heads, by, choice->settings.group,
-                      row == NULL ? -1 : row->channel_dim, ret_plan);
-    if (codec == &mesa_codec_window)
-        plan_window(t, ret_plan);
+    *ret_plan = (struct mesa_plan){
+        .dtype = t->view.dtype,
+        .elements = t->source.elements,
+        .bits = choice->settings.bits,
+        .rounding = choice->settings.rounding,
+        .seed = mesa_config.seed + atomic_fetch_add_explicit(&serial, 1, memory_order_relaxed) *
+                                       UINT64_C(0x9e3779b97f4a7c15),
+        .strict_sign = choice->keep_signs || wants_signs,
+        .widest = choice->widest,
+        .predicate = choice->predicate,
+        .lo = choice->lo,
+        .hi = choice->hi,
+    };
+    plan_groups(t, false, ret_plan);
 }
 
 /* Encodes with one codec into held->bytes. MESA_DECLINED if these values do not fit it, or if it would
@@ -309,6 +319,22 @@ static void checksum(struct mesa_held *held) {
     mesa_float_state_leave(state);
 }
 
+static enum mesa_status try_codec(struct taking *t, const struct mesa_codec *codec,
+                                  const struct mesa_plan *plan, struct mesa_held *held) {
+    held->plan = *plan;
+    held->plan.codec = codec;
+    if (codec == &mesa_codec_window)
+        plan_window(t, &held->plan);
+    enum mesa_status status = encode(t, held);
+    bool uses_groups = codec == &mesa_codec_affine || codec == &mesa_codec_sparse_affine;
+    if (status == MESA_DECLINED && uses_groups && plan->grouping == MESA_GROUP_CYCLE) {
+        /* One NaN or sentinel spoils the scales of the whole tensor, but only one block. */
+        plan_groups(t, true, &held->plan);
+        status = encode(t, held);
+    }
+    return status;
+}
+
 /* A new held buffer by the first candidate that takes the values; *ret_row is its row of records.
  * NULL with *ret_why if none does. */
 static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kept *ret_why) {
@@ -322,6 +348,8 @@ static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kep
     held->version = t->version;
     bool wants_signs = !choice->signs_only &&
                        mesa_registry_wants_signs(t->storage, &t->source, t->key, t->version);
+    struct mesa_plan plan;
+    plan_for(t, wants_signs, &plan);
     enum mesa_status status = MESA_DECLINED;
     unsigned i;
     for (i = 0; i < choice->count && status == MESA_DECLINED; i++) {
@@ -329,13 +357,9 @@ static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kep
          * elementwise op, with other roundings. */
         if (choice->exact && (t->source.ndim > 1 || t->source.strides[0] != 1))
             break;
-        plan_for(t, choice->candidates[i], choice->settings.by, wants_signs, &held->plan);
-        status = encode(t, held);
-        if (status == MESA_DECLINED && held->plan.grouping == MESA_GROUP_CYCLE) {
-            /* One NaN or sentinel spoils a scale for the whole tensor, but only one block. */
-            plan_for(t, choice->candidates[i], MESA_BY_BLOCK, wants_signs, &held->plan);
-            status = encode(t, held);
-        }
+        if (choice->candidates[i] == choice->data_only && (!t->is_constant || wants_signs))
+            continue;
+        status = try_codec(t, choice->candidates[i], &plan, held);
     }
     if (status != MESA_OK) {
         void *record;

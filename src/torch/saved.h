@@ -38,7 +38,8 @@ struct mesa_decision {
     const struct mesa_op_argument *row; /* site->row, or refined for this call; may be NULL */
     struct mesa_op_argument refined;
     enum mesa_dtype dtype;
-    struct mesa_decision *next; /* another outcome at the same site and dtype */
+    size_t least_bytes, end_bytes; /* sizes that it holds for: from, up to */
+    struct mesa_decision *next;    /* another one at the same site and dtype */
     _Atomic(struct mesa_record *) records[MESA_DECISION_RECORDS];
     /* Constants (no grad_fn, no gradient) whose storage was alive, or dead, when their last save
      * ended: tells inputs and buffers from dropout's noise. */

@@ -52,6 +52,16 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.write_line(f"{seconds:7.2f} s  {policy:9s} {name}")
 
 
+# Under 8 bits these are further from the plain gradient than the goal of 0.6 % (0.8 % with relu, 0.1 %
+# of LoRA's), measured on tiny images and batches. They may be off by so much, and by nothing else.
+SHORT_OF_THE_GOAL = {
+    "models.efficientnet_b0_fp32": (0.02, "1.5 %, goal 0.6 %: 49 batch norms and SiLUs in a row"),
+    "models.efficientnet_b0_bf16": (0.04, "3.0 %, goal 1.2 %: the same"),
+    "models.resnet18_bf16": (0.016, "1.1 to 1.4 %, depending on the seed, goal 1.2 %"),
+    "models.lora_fp32": (0.003, "0.2 %, goal 0.1 %: even float16 all over gives 0.08 %"),
+}
+
+
 @pytest.fixture(scope="session")
 def batches(request):
     return request.config.batches
@@ -68,34 +78,16 @@ def compare(batches):
         assert other["error"] is None, f"raises under {policy}:\n{other['error']}"
         tolerance = 0 if policy in harness.EXACT_POLICIES else program.tolerance
         lines = harness.differences(plain, other, tolerance)
+        at_most, why = SHORT_OF_THE_GOAL.get(program.name, (0, None))
+        short = bool(lines) and at_most > tolerance > 0
+        if short:
+            lines = harness.differences(plain, other, at_most)
         more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
         assert not lines, "\n  ".join([f"{program.name} under {policy}:", *lines[:SHOWN], *more])
         if harness.library() and policy != "off":
             assert other["active"] == 1, "libmesa was not active"
             assert "mesa" not in batches.stderr[policy, program.name], "libmesa printed something"
+        if short:
+            pytest.xfail(why)
 
     return compare
-
-
-# Under 8 bits these are further from the plain gradient than the goal of 0.6 % (0.8 % with relu, 0.1 %
-# of LoRA's), measured on tiny images and batches. They stay listed until they are not.
-SHORT_OF_THE_GOAL = {
-    "models.swin_tiny_fp32": "0.604 %, goal 0.6 %",
-    "models.deit_tiny_fp32": "0.66 %, goal 0.6 %",
-    "modes.deit_without_fused_attention": "0.66 %, goal 0.6 %",
-    "modes.two_threads_inside_operators": "0.66 %, goal 0.6 %",
-    "models.resnet18_fp32": "1.0 % at 64 pixels, goal 0.8 %",
-    "models.efficientnet_b0_fp32": "2.2 %, goal 0.6 %: depthwise convolutions before batch norm",
-    "models.efficientnet_b0_bf16": "3.2 %, goal 1.2 %",
-    "models.lora_fp32": "0.3 %, goal 0.1 %: codes of the frozen layers' inputs",
-    "modes.channels_last_resnet": "1.4 % at 64 pixels, goal 0.8 %: groups mix channels",
-}
-
-
-@pytest.fixture(autouse=True)
-def known_shortfall(request):
-    case = getattr(request.node, "callspec", None)
-    program = case and case.params.get("program")
-    reason = SHORT_OF_THE_GOAL.get(getattr(program, "name", None))
-    if reason and case.params.get("policy") == "default":
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))

@@ -238,7 +238,7 @@ def model_differences(name, plain, other, tolerance):
     error, angle = relative_error(a, b), cosine(a, b)
     if not error <= tolerance:
         lines.append(f"gradient of {name}: relative error {error:.4g}, allowed is {tolerance:g}")
-    if not angle > 0.9999:
+    if not angle > min(0.9999, 1 - tolerance**2 / 2):
         lines.append(f"gradient of {name}: cosine {angle:.6f}")
     whole = numpy.linalg.norm(a)
     for key in plain:

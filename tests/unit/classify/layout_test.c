@@ -545,7 +545,12 @@ Test(layout, groups_of_heads) {
     struct mesa_heads heads = mesa_layout_heads(&query, MESA_HEADS_BHND, &hint);
     expect_cycle(plan_of(&query, &heads, MESA_BY_HEAD, 128, -1), 197 * 64, 3, 0);
     expect_cycle(plan_of(&output, &heads, MESA_BY_HEAD, 128, -1), 64, 3, 0);
-    expect_block(plan_of(&output, &heads, MESA_BY_BLOCK, 128, -1), 64, 128);
+    /* a scale for two tokens of a head, or for a few more where that comes out even */
+    expect_cycle(plan_of(&output, &heads, MESA_BY_BLOCK, 128, -1), 64, 3, 2 * 3);
+    expect_cycle(plan_of(&output, &heads, MESA_BY_BLOCK, 192, -1), 64, 3, 4 * 3);
+    expect_block(plan_of(&output, &heads, MESA_BY_BLOCK, 96, -1), 64, 96);
+    expect_block(plan_of(&output, &heads, MESA_BY_ROW, 128, -1), 64, 64);
+    expect_block(plan_of(&query, &heads, MESA_BY_BLOCK, 128, -1), 197 * 64, 128);
     /* channels of a head, heads next to them in memory or not */
     expect_cycle(plan_of(&output, &heads, MESA_BY_CHANNEL, 128, -1), 1, 3 * 64, 0);
     expect_cycle(plan_of(&query, &heads, MESA_BY_CHANNEL, 128, -1), 1, 64, 197 * 64);
@@ -569,8 +574,30 @@ Test(layout, groups_of_heads) {
     expect_block(plan_of(&major, &heads, MESA_BY_BLOCK, 128, -1), 160, 128);
 }
 
+static struct mesa_plan channels_of(struct mesa_view view, enum mesa_group_by by, size_t group) {
+    struct mesa_heads heads = mesa_layout_heads(&view, MESA_HEADS_CHANNELS, NULL);
+    return plan_of(&view, &heads, by, group, 1);
+}
+
+Test(layout, groups_of_channels_apart) {
+    expect_block(channels_of(VIEW(8, 64, 56, 56), MESA_BY_BLOCK, 64), 56 * 56, 64);
+    expect_block(channels_of(VIEW(8, 64, 8, 8), MESA_BY_BLOCK, 64), 64, 64);
+    expect_cycle(channels_of(VIEW(8, 64, 8, 8), MESA_BY_BLOCK, 128), 64, 64, 2 * 64);
+    expect_cycle(channels_of(VIEW(32, 64, 2, 2), MESA_BY_BLOCK, 64), 4, 64, 16 * 64);
+    expect_cycle(channels_of(VIEW(8, 64, 2, 2), MESA_BY_BLOCK, 64), 4, 64, 0);
+    expect_cycle(channels_of(VIEW(8, 64, 2, 2), MESA_BY_CHANNEL, 64), 4, 64, 0);
+    expect_block(channels_of(VIEW(7, 64, 2, 2), MESA_BY_BLOCK, 64), 256, 64); /* too few */
+    expect_block(channels_of(VIEW(8, 64), MESA_BY_BLOCK, 64), 64, 64);
+    expect_cycle(channels_of(VIEW(256, 64), MESA_BY_BLOCK, 64), 1, 64, 64 * 64);
+    /* channels_last */
+    struct mesa_view last = transpose(transpose(VIEW(8, 14, 14, 64), 2, 3), 1, 2);
+    expect_cycle(channels_of(last, MESA_BY_BLOCK, 64), 1, 64, 98 * 64);
+}
+
 /* What is planned must be something that the codec takes, or tensors would be kept for nothing. */
 Test(layout, codec_takes_plans) {
+    static const enum mesa_head_layout kinds[] = {MESA_HEADS_NONE, MESA_HEADS_BHND,
+                                                  MESA_HEADS_CHANNELS};
     int checked = 0;
     for (int i = 0; i < 20000; i++) {
         int64_t sizes[4];
@@ -578,8 +605,7 @@ Test(layout, codec_takes_plans) {
             sizes[d] = 1 + (int64_t)draw(draw(3) == 0 ? 70 : 12);
         struct mesa_view view = view_of(4, sizes);
         view = transpose(view, (int)draw(4), (int)draw(4));
-        struct mesa_heads heads =
-            mesa_layout_heads(&view, draw(2) == 0 ? MESA_HEADS_BHND : MESA_HEADS_NONE, NULL);
+        struct mesa_heads heads = mesa_layout_heads(&view, kinds[draw(3)], NULL);
         enum mesa_group_by by = (enum mesa_group_by)draw(MESA_BY_TENSOR + 1);
         struct mesa_plan plan = plan_of(&view, &heads, by, 16u << draw(7), (int)draw(4));
         size_t heads_count = heads.layout == MESA_HEADS_NONE ? 1 : (size_t)heads.heads;
@@ -603,9 +629,9 @@ Test(layout, describes_in_a_line) {
     struct mesa_view view = slice(transpose(VIEW(2, 5, 3, 64), 1, 2), 2, 0, 4, 1);
     struct mesa_source source = source_of(&view);
     struct mesa_heads heads = mesa_layout_heads(&view, MESA_HEADS_BHND, &hint);
-    struct mesa_plan plan = plan_of(&view, &heads, MESA_BY_BLOCK, 128, -1);
+    struct mesa_plan plan = plan_of(&view, &heads, MESA_BY_BLOCK, 64, -1);
     static const char expected[] = "(2,3,4,64) strides (960,64,192,1) of float32, 2 runs of 768, "
-                                   "3 heads of 64, groups of 128 in rows of 64";
+                                   "3 heads of 64, groups of 64 in rows of 64";
     char text[256];
     mesa_layout_describe(&view, &source, &heads, &plan, text, sizeof text);
     cr_assert_str_eq(text, expected);

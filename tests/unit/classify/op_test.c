@@ -312,6 +312,7 @@ Test(op, the_usual_activations) {
     cr_assert(row("bmm", "self")->heads == MESA_HEADS_FOLDED);
     cr_assert(row("addmm", "mat1")->heads == MESA_HEADS_LINEAR);
     cr_assert(row("addmm", "mat2")->heads == MESA_HEADS_NONE);
+    cr_assert(row("native_batch_norm", "input")->heads == MESA_HEADS_CHANNELS);
     cr_assert(row("_softmax", "result")->heads == MESA_HEADS_MAP);
     cr_assert(!row("_softmax", "result")->keep_zeros); /* a tiny one may round to 0 */
     cr_assert(row("hardswish", "self")->keep_zeros);

@@ -92,6 +92,26 @@ Test(choose, weights_are_never_held) {
     for_all(weights_are_kept);
 }
 
+static void data_is_rounded_less(const struct mesa_op_argument *row, enum mesa_dtype dtype,
+                                 enum mesa_way way, const struct mesa_choice *choice) {
+    bool codes = choice->count > 0 && choice->candidates[choice->count - 1] == &mesa_codec_affine;
+    bool expected = codes && way == MESA_WAY_AUTO && !row->keep_zeros;
+    const struct mesa_codec *fine = dtype == MESA_F32 ? &mesa_codec_float16 : &mesa_codec_exponent;
+    cr_assert(choice->data_only == (expected ? fine : NULL), "%s.%s", row->op, row->argument);
+    for (unsigned i = 0; i < choice->count && way == MESA_WAY_AUTO; i++)
+        if (choice->candidates[i] == &mesa_codec_float16)
+            cr_assert(choice->data_only == &mesa_codec_float16);
+}
+
+Test(choose, fine_codes_are_for_data) {
+    for_all(data_is_rounded_less);
+    struct mesa_settings settings = defaults;
+    settings.bits = 4; /* wants it small */
+    struct mesa_choice choice;
+    mesa_policy_choose(&settings, &nowhere, mesa_op_find("gelu", 4)->arguments, MESA_F32, &choice);
+    cr_assert_null(choice.data_only);
+}
+
 static void values_survive(const struct mesa_op_argument *row, enum mesa_dtype dtype,
                            enum mesa_way way, const struct mesa_choice *choice) {
     (void)way;

@@ -243,7 +243,6 @@ Test(policy, custom_functions) {
 Test(policy, conditions) {
     struct mesa_policy *policy = parse("* dtype=float32,bf16 min_bytes=64K layer=1,4-6,10- mask");
     cr_assert(mesa_policy_uses_layers(policy));
-    cr_assert(mesa_policy_uses_bytes(policy));
     for (unsigned layer = 0; layer < 14; layer++) {
         bool in = layer == 1 || (layer >= 4 && layer <= 6) || layer >= 10;
         for (int dtype = 0; dtype < MESA_DTYPE_COUNT; dtype++) {
@@ -259,7 +258,6 @@ Test(policy, conditions) {
 
     policy = parse("* keep; relu bits=3 min_bytes=2");
     cr_assert(!mesa_policy_uses_layers(policy));
-    cr_assert(mesa_policy_uses_bytes(policy));
     cr_assert_eq(match_all(policy, "relu", "result", MESA_F32, 1, 0).bits, 8);
     cr_assert_eq(match_all(policy, "relu", "result", MESA_F32, 2, 0).bits, 3);
     mesa_policy_free(policy);
@@ -268,7 +266,31 @@ Test(policy, conditions) {
     cr_assert_eq(match_all(policy, "relu", "result", MESA_F32, ((size_t)2 << 30) - 1, 0).bits, 8);
     mesa_policy_free(policy);
     policy = parse("* keep");
-    cr_assert(!mesa_policy_uses_layers(policy) && !mesa_policy_uses_bytes(policy));
+    cr_assert(!mesa_policy_uses_layers(policy));
+    mesa_policy_free(policy);
+}
+
+static void expect_span(const struct mesa_policy *policy, const char *op, const char *argument,
+                        size_t bytes, size_t least, size_t end) {
+    struct mesa_subject subject = {op, argument, MESA_F32, bytes, 0};
+    size_t found_least, found_end;
+    mesa_policy_span(policy, &subject, &found_least, &found_end);
+    cr_expect(found_least == least && found_end == end, "%s.%s of %zu bytes: %zu to %zu", op,
+              argument, bytes, found_least, found_end);
+}
+
+Test(policy, spans_of_sizes) {
+    struct mesa_policy *policy =
+        parse("* keep; relu bits=3 min_bytes=100; relu.result bits=4 min_bytes=200; "
+              "linear.input bits=5 min_bytes=1k");
+    expect_span(policy, "relu", "result", 0, 0, 100);
+    expect_span(policy, "relu", "result", 99, 0, 100);
+    expect_span(policy, "relu", "result", 100, 100, 200);
+    expect_span(policy, "relu", "result", 200, 200, SIZE_MAX);
+    expect_span(policy, "relu", "self", 200, 100, SIZE_MAX);
+    expect_span(policy, "addmm", "mat1", 1023, 0, 1024);
+    expect_span(policy, "addmm", "mat2", 1023, 0, SIZE_MAX);
+    expect_span(policy, "gelu", "self", 1, 0, SIZE_MAX);
     mesa_policy_free(policy);
 }
 
@@ -796,7 +818,7 @@ Test(shipped, all_parse) {
         bool is_off = strcmp(shipped.name, "off") == 0;
         cr_expect_eq(mesa_policy_is_off(policy), is_off);
         /* or the caller would have to ask anew for every tensor */
-        cr_expect(!mesa_policy_uses_layers(policy) && !mesa_policy_uses_bytes(policy));
+        cr_expect(!mesa_policy_uses_layers(policy));
         enum mesa_way kept = is_off ? MESA_WAY_OFF : MESA_WAY_KEEP;
         cr_expect_eq(match(policy, "MyFunction", "saved").way, kept, "%s", shipped.name);
         cr_expect_eq(match(policy, "custom", "saved").way, kept, "%s", shipped.name);
@@ -810,7 +832,9 @@ Test(shipped, all_parse) {
 Test(shipped, mean_what_they_say) {
     struct mesa_policy *policy = load("default");
     struct mesa_settings settings = match(policy, "addmm", "mat1");
-    cr_assert(settings.way == MESA_WAY_AUTO && settings.bits == 8 && settings.group == 128);
+    cr_assert(settings.way == MESA_WAY_AUTO && settings.bits == 8 && settings.group == 64);
+    cr_assert_eq(match_all(policy, "addmm", "mat1", MESA_F32, 65535, 0).way, MESA_WAY_FLOAT16);
+    cr_assert_eq(match_all(policy, "addmm", "mat1", MESA_BF16, 65535, 0).way, MESA_WAY_AUTO);
     mesa_policy_free(policy);
 
     policy = load("mesa");
