@@ -191,7 +191,7 @@ struct mesa_heads mesa_layout_heads(const struct mesa_view *view, enum mesa_head
         break;
     case MESA_HEADS_CHANNELS:
         /* A scale for a few elements saves nothing. */
-        if (view->ndim > 1 && view->elements / (size_t)sizes[1] >= MESA_GROUP_UNIT)
+        if (view->ndim > 1 && sizes[1] > 0 && view->elements / (size_t)sizes[1] >= MESA_GROUP_UNIT)
             return (struct mesa_heads){expected, sizes[1], 1};
         break;
     case MESA_HEADS_NONE:
