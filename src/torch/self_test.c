@@ -28,13 +28,17 @@ bool mesa_torch_thread_is_plain(void) {
     return stack[0] == stack[1] && !mesa_torch.any_modes_set(false);
 }
 
-static struct mesa_tensor *scratch(int64_t rows, int64_t columns) {
+static struct mesa_tensor *scratch_of(enum mesa_dtype dtype, int64_t rows, int64_t columns) {
     const int64_t sizes[2] = {rows, columns}, strides[2] = {columns, 1};
     struct mesa_tensor tensor;
     mesa_torch.empty_strided_cpu(&tensor, (struct mesa_array_ref){sizes, 2},
                                  (struct mesa_array_ref){strides, 2},
-                                 (int8_t)mesa_torch.torch_dtype[MESA_F32], false);
+                                 (int8_t)mesa_torch.torch_dtype[dtype], false);
     return mesa_tensor_adopt(tensor);
+}
+
+static struct mesa_tensor *scratch(int64_t rows, int64_t columns) {
+    return scratch_of(MESA_F32, rows, columns);
 }
 
 /* Is this the vtable of that class? Several libraries have a copy of it, and which one is used depends
@@ -121,22 +125,27 @@ static const char *prove_counter(struct mesa_tensor *a, struct mesa_tensor *b) {
     return "a version counter does not show its version";
 }
 
-/* A negated view differs from its base in one bit of the dispatch keys. */
+/* A negated view differs from its base in one bit of the dispatch keys. By chance it does in the word of
+ * dtype and flags as well, whose spare bits hold whatever was in that memory before; but there integers
+ * differ from floats, and in their keys they do not. */
 static const char *prove_keys(struct mesa_tensor *a, struct mesa_tensor *b) {
     struct mesa_tensor by_value;
     mesa_torch.op_neg_view(&by_value, a);
     struct mesa_tensor *negated = mesa_tensor_adopt(by_value);
+    struct mesa_tensor *integers = scratch_of(MESA_I64, 2, 3);
     size_t found = 0;
     for (size_t word = 4; word < IMPL_WORDS && found == 0; word++) {
         size_t offset = word * sizeof(void *);
         uint64_t keys = (uint64_t)(uintptr_t)mesa_word_at(a->impl, offset);
         uint64_t with = (uint64_t)(uintptr_t)mesa_word_at(negated->impl, offset);
         uint64_t other = (uint64_t)(uintptr_t)mesa_word_at(b->impl, offset);
-        if (keys == other && __builtin_popcountll(keys) >= 2 &&
+        uint64_t of_integers = (uint64_t)(uintptr_t)mesa_word_at(integers->impl, offset);
+        if (keys == other && keys == of_integers && __builtin_popcountll(keys) >= 2 &&
             __builtin_popcountll(keys ^ with) == 1 && (with & ~keys) != 0)
             found = offset;
     }
     mesa_tensor_free(negated);
+    mesa_tensor_free(integers);
     PROVE(found != 0, "a TensorImpl does not show its dispatch keys");
     mesa_torch.impl_keys = found;
     mesa_torch.plain_keys = (uint64_t)(uintptr_t)mesa_word_at(a->impl, found);
