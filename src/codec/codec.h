@@ -80,8 +80,9 @@ struct mesa_codec {
     /* Most bytes that encode() may need; 0 declines the plan. Checks the plan's fields. */
     size_t (*bound_bytes)(const struct mesa_plan *plan);
 
-    /* Looks at a few elements: false if encode() would surely decline, or might as well. Asked
-     * first, so that nothing is allocated for a way that most tensors do not go. NULL: always. */
+    /* Looks at a few elements: false if encode() would surely decline, or might as well, so that
+     * nothing is allocated for a way that most tensors do not go. Asked only of a plan that
+     * bound_bytes() has not declined. NULL: always. */
     bool (*may_fit)(const struct mesa_plan *plan, const struct mesa_source *source);
 
     /* Fills `held` (64-byte aligned, bound_bytes long) and sets *ret_bytes to what is used from

@@ -271,10 +271,8 @@ static void plan_for(const struct taking *t, bool wants_signs, struct mesa_plan 
  * not save at least a tenth. */
 static enum mesa_status encode(struct taking *t, struct mesa_held *held) {
     const struct mesa_codec *codec = held->plan.codec;
-    if (codec->may_fit != NULL && !codec->may_fit(&held->plan, &t->source))
-        return MESA_DECLINED;
     size_t bound = codec->bound_bytes(&held->plan);
-    if (bound == 0)
+    if (bound == 0 || (codec->may_fit != NULL && !codec->may_fit(&held->plan, &t->source)))
         return MESA_DECLINED;
     held->bytes = mesa_arena_alloc(bound);
     if (held->bytes == NULL)

@@ -115,6 +115,19 @@ def gaps(record):
 
 
 @program(tolerance=0)
+def wide_elements_with_gaps(record):
+    """16 bytes an element are more than some ways take; they must say so before they look."""
+    x = torch.randn(256, 256, 2, dtype=torch.complex128, requires_grad=True)
+    for _ in range(2):  # the first save of a process is not taken
+        h = x * 1.0
+        y = h[:, :, 0] * h[:, :, 1]
+        del h
+        x.grad = None
+        y.abs().sum().backward()
+    record.gradient("gradient", x.grad)
+
+
+@program(tolerance=0)
 def meta(record):
     model = nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512), nn.Softmax(-1),
                           nn.ReLU()).to("meta")
