@@ -66,8 +66,9 @@ enum mesa_group_by { MESA_BY_BLOCK, MESA_BY_ROW, MESA_BY_HEAD, MESA_BY_CHANNEL, 
  * dense order of `source`. Rows are the innermost dim in memory that has a meaning of its own (the
  * last dim by stride); heads (or channels that keep apart) never share a group: blocks end where a
  * head does, and where its runs are shorter than half of `group`, a group gathers several. Where the
- * geometry does not allow what was asked (head without heads, channel of a vector) it falls back to blocks of `group`. `channel_dim` is the dim of `view` that
- * holds channels (1 for convolutions and batch norm, the last one for linear layers).
+ * geometry does not allow what was asked (head without heads, channel of a vector) it falls back to
+ * blocks of `group`. `channel_dim` is the dim of `view` that holds channels (1 for convolutions and
+ * batch norm, the last one for linear layers).
  * Rows shorter than MESA_GROUP_UNIT are merged with their outer dims until they are not. */
 void mesa_layout_group(const struct mesa_view *view, const struct mesa_source *source,
                        const struct mesa_heads *heads, enum mesa_group_by by, size_t group,

@@ -33,7 +33,7 @@ struct interval {
 
 /* The masks lie one behind the other, each from a cache line on. */
 static size_t mask_bytes(const struct mesa_plan *plan) {
-    return (mesa_divide_up(plan->elements, 8) + 63) / 64 * 64;
+    return mesa_round_to_line(mesa_divide_up(plan->elements, 8));
 }
 
 /* The half formats are compared in float32, where they have neighbours that are closer still. */

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "mesa.h"
 
+#include "preload/export.h"
 #include "preload/leave.h"
 #include "preload/start.h"
 #include "torch/saved.h"
@@ -10,8 +11,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-#define EXPORT __attribute__((visibility("default")))
 
 EXPORT int mesa_totals(struct mesa_totals *totals) {
     if (totals == NULL || totals->size < sizeof *totals)

@@ -2,10 +2,9 @@
  * shows, just before it saves. See torch/function.h.
  *
  * SPDX-License-Identifier: MIT */
+#include "preload/export.h"
 #include "preload/start.h"
 #include "torch/function.h"
-
-#define EXPORT __attribute__((visibility("default")))
 
 /* An Edge passed by value lies in memory: an owned pointer to a node, then a number. */
 EXPORT void mesa_set_gradient_edge(const struct mesa_tensor *tensor, void *const *edge) __asm__(

@@ -2,13 +2,12 @@
  * framework is in a state of its own making whatever libmesa does afterwards. No decisions here.
  *
  * SPDX-License-Identifier: MIT */
+#include "preload/export.h"
 #include "preload/start.h"
 #include "torch/hook.h"
 #include "torch/saved.h"
 
 #include <errno.h>
-
-#define EXPORT __attribute__((visibility("default")))
 
 /* The optional constructor delegates to the Tensor constructor through the PLT: that inner call is the
  * same save seen a second time. */

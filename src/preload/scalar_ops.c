@@ -3,13 +3,12 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "classify/loader.h"
+#include "preload/export.h"
 #include "torch/scalars.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
-
-#define EXPORT __attribute__((visibility("default")))
 
 /* A C++ function that returns an at::Tensor gets a pointer to room for it before its own arguments, and
  * returns that pointer (x86-64 psABI). */

@@ -137,11 +137,8 @@ void mesa_start_bind(void) {
  * output as a detached copy, another object of the same class over the same storage. Offsets are not
  * known yet, so both are compared by value. */
 static bool shows(const void *const *saved, const struct mesa_tensor *tensor) {
-    enum {
-        FIRST_FIELDS = 2,
-        IMPL_BEGIN = 2,
-        IMPL_END = 5
-    }; /* words; a storage is early in an impl */
+    /* In words; a storage is early in an impl. */
+    enum { FIRST_FIELDS = 2, IMPL_BEGIN = 2, IMPL_END = 5 };
     const void *const *own = tensor->impl;
     for (int i = 0; i < FIRST_FIELDS; i++) {
         if (saved[i] == tensor->impl)

@@ -5,14 +5,13 @@
  * SPDX-License-Identifier: MIT */
 #include "preload/tensor_alloc.h"
 
+#include "preload/export.h"
 #include "vault/tensor_memory.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define EXPORT __attribute__((visibility("default")))
 
 /* What c10 aligns to (c10::gAlignment). */
 #define ALIGNMENT 64
@@ -31,8 +30,9 @@ static void *alloc_plainly(size_t bytes) {
 static alloc_cpu *_Atomic original_alloc;
 static free_cpu *_Atomic original_free;
 
-/* The same for whoever comes first. Never RTLD_DEFAULT: libtorch is loaded RTLD_LOCAL, and our own
- * definition would be found. */
+/* The same for whoever comes first. No pthread_once: the constructor of a library that is being loaded
+ * may allocate, and holds the linker's lock that another first caller waits for. Never RTLD_DEFAULT:
+ * libtorch is loaded RTLD_LOCAL, and our own definition would be found. */
 static void bind(void) {
     alloc_cpu *alloc = NULL;
     free_cpu *release = NULL;

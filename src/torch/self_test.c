@@ -249,6 +249,11 @@ static const char *prove_references(void) {
     return NULL;
 }
 
+/* The only element of a float tensor. */
+static float *number_in(const struct mesa_tensor *tensor) {
+    return mesa_word_at(mesa_impl_storage(tensor->impl), mesa_torch.storage_data);
+}
+
 /* x^2 with the exponent as a double and as an integer: a Scalar is laid out as scalars.h says. */
 static const char *prove_scalars(void) {
     void *(*power)(struct mesa_tensor *, const struct mesa_tensor *, const struct mesa_scalar *);
@@ -259,9 +264,9 @@ static const char *prove_scalars(void) {
                                  {.tag = 1, .value = {.integer = 2}}};
     for (int i = 0; i < 2; i++) {
         struct mesa_tensor *x = scratch(1, 1), y;
-        *(float *)mesa_word_at(mesa_impl_storage(x->impl), mesa_torch.storage_data) = 3;
+        *number_in(x) = 3;
         power(&y, x, &two[i]);
-        float square = *(float *)mesa_word_at(mesa_impl_storage(y.impl), mesa_torch.storage_data);
+        float square = *number_in(&y);
         mesa_tensor_free(mesa_tensor_adopt(y));
         mesa_tensor_free(x);
         PROVE(square == 9, "a Scalar is not laid out as expected");
@@ -279,9 +284,9 @@ static const char *prove_optional_scalars(void) {
     struct mesa_optional_scalar none = {.engaged = false};
     struct mesa_optional_scalar two = {.scalar = {.value = {.real = 2}}, .engaged = true};
     struct mesa_tensor *x = scratch(1, 1), y;
-    *(float *)mesa_word_at(mesa_impl_storage(x->impl), mesa_torch.storage_data) = 3;
+    *number_in(x) = 3;
     clamp(&y, x, &none, &two);
-    float clamped = *(float *)mesa_word_at(mesa_impl_storage(y.impl), mesa_torch.storage_data);
+    float clamped = *number_in(&y);
     mesa_tensor_free(mesa_tensor_adopt(y));
     mesa_tensor_free(x);
     PROVE(clamped == 2, "an optional Scalar is not laid out as expected");

@@ -5,28 +5,16 @@
 #include "vault/mapping.h"
 #include "vault/system.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "resident.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define KIB ((size_t)1 << 10)
-#define MIB ((size_t)1 << 20)
-
-static uint64_t random_state = 1;
-
-static size_t random_below(size_t n) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (size_t)(random_state >> 20) % n;
-}
 
 /* Mostly what tensors need; now and then around the borders of units, slabs and mappings. */
 static size_t random_size(void) {
@@ -47,21 +35,6 @@ static size_t random_size(void) {
     default:
         return 1 + random_below(20 * KIB);
     }
-}
-
-/* The address sanitizer has resident memory of its own for all that is touched. */
-static void need_plain_memory(void) {
-#if defined(__SANITIZE_ADDRESS__)
-    cr_skip_test("resident memory tells nothing under the address sanitizer");
-#endif
-}
-
-static size_t resident_bytes(void) {
-    FILE *file = fopen("/proc/self/statm", "r");
-    size_t total = 0, resident = 0;
-    cr_assert(file != NULL && fscanf(file, "%zu %zu", &total, &resident) == 2);
-    fclose(file);
-    return resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 static struct mesa_arena_totals totals(void) {
