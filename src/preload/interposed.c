@@ -64,7 +64,7 @@ EXPORT void mesa_saved_variable_from_optional(
 void mesa_saved_variable_from_optional(void *saved, const struct optional_tensor *optional,
                                        bool is_output, bool is_inplace_on_view) {
     bool armed = mesa_start();
-    const bool outer __attribute__((cleanup(leave_optional))) = in_optional;
+    const bool outer __attribute__((cleanup(leave_optional), unused)) = in_optional;
     in_optional = true;
     mesa_torch.saved_from_optional(saved, optional, is_output, is_inplace_on_view);
     in_optional = false;
