@@ -12,6 +12,7 @@
 #include "torch/scalars.h"
 #include "torch/trace.h"
 #include "vault/arena.h"
+#include "vault/warm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -187,6 +188,7 @@ static void end_step(void) {
     if (atomic_exchange_explicit(&saves_in_step, 0, memory_order_relaxed) == 0)
         return;
     mesa_ledger_step();
+    mesa_warm_step();
     atomic_fetch_add_explicit(&current_step, 1, memory_order_relaxed);
 }
 

@@ -1,10 +1,10 @@
-/* Memory for held bytes, see arena.h. The one idea: what is free must not be resident.
+/* Memory for held bytes, see arena.h. The one idea: what is free is not resident, beyond what may be
+ * kept warm (warm.h).
  *
  * Large allocations are mappings of their own (mapping.h). Others are blocks (block.h) of slabs,
- * aligned mappings of 8 MiB; neighbours that are free are joined at once. Where a free block has more
- * than a little memory that may be resident, that is given back to the system. A slab without
- * allocations is unmapped, but for two, so that a program at the edge of a slab does not map and
- * unmap all the time.
+ * aligned mappings of 32 MiB; neighbours that are free are joined at once. Beyond what may be kept, a
+ * slab without allocations is unmapped, and of a free block in which more than a little memory may be
+ * resident, that is given back to the system.
  *
  * One lock guards everything; the system is called without it, on blocks and mappings that the
  * calling thread has taken out of the lists first. Only mesa_arena_trim() holds it longer.
@@ -14,24 +14,25 @@
 #include "vault/block.h"
 #include "vault/mapping.h"
 #include "vault/system.h"
+#include "vault/warm.h"
 
 #include <assert.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 
-#define SLAB_BYTES ((size_t)8 << 20)
+#define SLAB_BYTES ((size_t)256 << 20)
 
 /* From here on an allocation is a mapping of its own: large enough for huge pages, and in a slab it
  * would leave gaps that are hard to fill. */
-#define LARGE_BYTES ((size_t)2 << 20)
+#define LARGE_BYTES ((size_t)64 << 20)
 
 /* A free block with so much memory that may be resident is given back. Less is not worth a system
  * call and the page faults when it is used again. */
 #define DIRTY_BYTES ((size_t)64 << 10)
 
-/* Empty slabs that are kept, warm for the next step. */
-#define SPARE_SLABS (MESA_ARENA_SPARE_BYTES / SLAB_BYTES)
+/* Huge pages are split for gaps in them only where so much more is kept than may be. */
+#define SPLIT_BYTES ((size_t)32 << 20)
 
 /* At the start of a slab; the first block's bytes start at the next unit but one. */
 struct slab {
@@ -64,7 +65,6 @@ static struct {
     pthread_mutex_t lock;
     struct mesa_block_lists free_blocks;
     struct slab *slabs;
-    unsigned empty_slabs;
     struct mesa_arena_totals totals;
 } arena = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -88,14 +88,18 @@ static uint32_t used_units(size_t bytes) {
 
 /* ---- free blocks (lock held) --------------------------------------------------------------------- */
 
+static size_t dirty_bytes(const struct mesa_block *block) {
+    return (size_t)block->dirty_units * MESA_BLOCK_UNIT;
+}
+
 static void block_insert(struct mesa_block *block) {
     mesa_block_insert(&arena.free_blocks, block);
-    arena.empty_slabs += block->units == SLAB_UNITS;
+    mesa_warm_count_kept(dirty_bytes(block), 0);
 }
 
 static void block_remove(struct mesa_block *block) {
     mesa_block_remove(&arena.free_blocks, block);
-    arena.empty_slabs -= block->units == SLAB_UNITS;
+    mesa_warm_count_kept(0, dirty_bytes(block));
 }
 
 static struct mesa_block *block_take(uint32_t units) {
@@ -108,6 +112,12 @@ static struct mesa_block *block_take(uint32_t units) {
 /* ---- slabs ------------------------------------------------------------------------------------- */
 
 /* Lock held. */
+static void count_used(size_t more, size_t less) {
+    arena.totals.used_bytes += more - less;
+    mesa_warm_count_used(more, less);
+}
+
+/* Lock held. */
 static void count_mapped(size_t more, size_t less) {
     arena.totals.mapped_bytes += more - less;
     if (arena.totals.mapped_bytes > arena.totals.peak_mapped_bytes)
@@ -118,6 +128,7 @@ static void count_mapped(size_t more, size_t less) {
  * Huge pages are asked for: a slab is filled from its start, so that only the last of them may be
  * used in part. */
 static struct mesa_block *slab_create(void) {
+    mesa_mapping_trim(); /* as much is in use from now on */
     struct slab *slab = mesa_system_map(SLAB_BYTES, SLAB_BYTES);
     if (slab != NULL) {
         mesa_system_advise(slab, SLAB_BYTES, MADV_HUGEPAGE);
@@ -153,19 +164,39 @@ static void slab_unlink(struct slab *slab) {
     count_mapped(0, SLAB_BYTES);
 }
 
-/* Gives the memory of a block to the system that is neither in a list nor handed out. Its header, the
- * room for the links, and the next header stay. */
-static void purge(struct mesa_block *block) {
+/* The whole pages of a block that is free or about to be, but for its header, the room for the links,
+ * and the next header. Returns their bytes, from *ret_at. */
+static size_t pages_of(struct mesa_block *block, size_t page_bytes, void **ret_at) {
+    uintptr_t begin = mesa_round_up((uintptr_t)(block + 1), page_bytes);
+    uintptr_t end = (uintptr_t)mesa_block_behind(block) / page_bytes * page_bytes;
+    *ret_at = (void *)begin;
+    return end > begin ? end - begin : 0;
+}
+
+/* Gives the memory of a block to the system that is neither in a list nor handed out: whole huge pages,
+ * or with `split` everything. */
+static void purge(struct mesa_block *block, bool split) {
     struct slab *slab = slab_of(block);
-    uintptr_t begin = mesa_round_up((uintptr_t)(block + 1), mesa_system_page_bytes());
-    uintptr_t end =
-        (uintptr_t)mesa_block_behind(block) / mesa_system_page_bytes() * mesa_system_page_bytes();
-    if (end <= begin)
+    size_t page_bytes = split ? mesa_system_page_bytes() : MESA_HUGE_PAGE_BYTES;
+    void *at;
+    size_t bytes = pages_of(block, page_bytes, &at);
+    if (bytes == 0)
         return;
     /* From now on in small pages, lest the system fill the gap again. Neighbours may do the same. */
-    if (__atomic_exchange_n(&slab->huge, false, __ATOMIC_RELAXED))
+    if (split && __atomic_exchange_n(&slab->huge, false, __ATOMIC_RELAXED))
         mesa_system_advise(slab, SLAB_BYTES, MADV_NOHUGEPAGE);
-    mesa_system_advise((void *)begin, end - begin, MADV_DONTNEED);
+    mesa_system_advise(at, bytes, MADV_DONTNEED);
+    uint32_t units = (uint32_t)(bytes / MESA_BLOCK_UNIT);
+    block->dirty_units = split || block->dirty_units < units ? 0 : block->dirty_units - units;
+}
+
+/* Lets the system take the memory of a block if it needs some. Huge pages as a whole only. */
+static void offer(struct mesa_block *block) {
+    bool huge = __atomic_load_n(&slab_of(block)->huge, __ATOMIC_RELAXED);
+    void *at;
+    size_t bytes = pages_of(block, huge ? MESA_HUGE_PAGE_BYTES : mesa_system_page_bytes(), &at);
+    if (bytes != 0)
+        mesa_system_advise(at, bytes, MADV_FREE);
 }
 
 /* Joins a block that is in no list with its free neighbours. Lock held. */
@@ -190,20 +221,22 @@ static struct mesa_block *join_neighbours(struct mesa_block *block) {
  * let go of while the system is called. */
 static void release(struct mesa_block *block) {
     block = join_neighbours(block);
-    bool empty = block->units == SLAB_UNITS;
-    if (!empty && (size_t)block->dirty_units * MESA_BLOCK_UNIT >= DIRTY_BYTES) {
+    size_t dirty = dirty_bytes(block);
+    bool may_stay = mesa_warm_has_room(dirty);
+    if (!may_stay && block->units != SLAB_UNITS && dirty >= DIRTY_BYTES) {
+        bool split = !mesa_warm_has_room(0) && mesa_warm_kept() > mesa_warm_most() + SPLIT_BYTES;
         pthread_mutex_unlock(&arena.lock);
-        purge(block);
+        purge(block, split);
         pthread_mutex_lock(&arena.lock);
-        block->dirty_units = 0;
         block = join_neighbours(block);
-        empty = block->units == SLAB_UNITS;
     }
-    if (!empty || arena.empty_slabs < SPARE_SLABS) {
+    /* A slab without allocations that has lost its huge pages is not worth keeping. */
+    struct slab *slab = slab_of(block);
+    if (block->units != SLAB_UNITS ||
+        (may_stay && __atomic_load_n(&slab->huge, __ATOMIC_RELAXED))) {
         block_insert(block);
         return;
     }
-    struct slab *slab = slab_of(block);
     slab_unlink(slab);
     pthread_mutex_unlock(&arena.lock);
     mesa_system_unmap(slab, SLAB_BYTES);
@@ -241,7 +274,7 @@ static void *slab_alloc(size_t bytes) {
         block_insert(tail);
     }
     block->used_units = used_units(bytes);
-    arena.totals.used_bytes += (size_t)block->used_units * MESA_BLOCK_UNIT;
+    count_used((size_t)block->used_units * MESA_BLOCK_UNIT, 0);
     pthread_mutex_unlock(&arena.lock);
     return mesa_block_bytes(block);
 }
@@ -249,7 +282,7 @@ static void *slab_alloc(size_t bytes) {
 static void slab_shrink(struct mesa_block *block, size_t bytes) {
     pthread_mutex_lock(&arena.lock);
     assert(used_units(bytes) <= block->used_units);
-    arena.totals.used_bytes -= (size_t)(block->used_units - used_units(bytes)) * MESA_BLOCK_UNIT;
+    count_used(0, (size_t)(block->used_units - used_units(bytes)) * MESA_BLOCK_UNIT);
     block->used_units = used_units(bytes);
     struct mesa_block *tail = cut_tail(block, units_for(bytes));
     if (tail != NULL) {
@@ -266,7 +299,7 @@ static void slab_shrink(struct mesa_block *block, size_t bytes) {
 
 static void slab_free(struct mesa_block *block) {
     pthread_mutex_lock(&arena.lock);
-    arena.totals.used_bytes -= (size_t)block->used_units * MESA_BLOCK_UNIT;
+    count_used(0, (size_t)block->used_units * MESA_BLOCK_UNIT);
     block->dirty_units = block->units;
     release(block);
     pthread_mutex_unlock(&arena.lock);
@@ -346,14 +379,28 @@ void mesa_arena_free(void *held) {
         slab_free(mesa_block_of(held));
 }
 
-static void purge_free_blocks(struct slab *slab) {
+static void each_free_block(struct slab *slab, size_t least_dirty, void (*call)(struct mesa_block *)) {
     for (struct mesa_block *block = first_block(slab); block->state != MESA_BLOCK_END;
-         block = mesa_block_behind(block)) {
-        if (block->state == MESA_BLOCK_FREE &&
-            (size_t)block->dirty_units * MESA_BLOCK_UNIT >= mesa_system_page_bytes()) {
-            purge(block);
-            block->dirty_units = 0;
-        }
+         block = mesa_block_behind(block))
+        if (block->state == MESA_BLOCK_FREE && dirty_bytes(block) >= least_dirty)
+            call(block);
+}
+
+static void purge_listed(struct mesa_block *block) {
+    size_t dirty = dirty_bytes(block);
+    purge(block, true);
+    block->dirty_units = 0;
+    mesa_warm_count_kept(0, dirty);
+}
+
+static void give_back(struct slab *slab) {
+    struct mesa_block *first = first_block(slab);
+    if (first->state == MESA_BLOCK_FREE && first->units == SLAB_UNITS) {
+        block_remove(first);
+        slab_unlink(slab);
+        mesa_system_unmap(slab, SLAB_BYTES);
+    } else {
+        each_free_block(slab, mesa_system_page_bytes(), purge_listed);
     }
 }
 
@@ -361,10 +408,17 @@ static void purge_free_blocks(struct slab *slab) {
  * ended. */
 void mesa_arena_trim(void) {
     pthread_mutex_lock(&arena.lock);
-    for (struct slab *slab = arena.slabs; slab != NULL; slab = slab->next)
-        if (first_block(slab)->state != MESA_BLOCK_FREE || first_block(slab)->units != SLAB_UNITS)
-            purge_free_blocks(slab);
+    for (struct slab *slab = arena.slabs, *next; slab != NULL; slab = next) {
+        next = slab->next;
+        if (!mesa_warm_has_room(0))
+            give_back(slab);
+        else if (mesa_warm_kept() > MESA_WARM_LEAST_BYTES)
+            each_free_block(slab, DIRTY_BYTES, offer);
+    }
     pthread_mutex_unlock(&arena.lock);
+    mesa_mapping_trim();
+    if (mesa_warm_kept() > MESA_WARM_LEAST_BYTES)
+        mesa_mapping_offer();
 }
 
 void mesa_arena_totals(struct mesa_arena_totals *ret_totals) {
@@ -391,7 +445,7 @@ void mesa_arena_postfork_child(void) {
 
 /* ---- invariants -------------------------------------------------------------------------------- */
 
-static bool slab_is_valid(struct slab *slab, size_t *free_blocks, unsigned *empty_slabs) {
+static bool slab_is_valid(struct slab *slab, size_t *free_blocks) {
     struct mesa_block *block = first_block(slab);
     uint32_t before_units = 0;
     bool before_free = false;
@@ -402,7 +456,6 @@ static bool slab_is_valid(struct slab *slab, size_t *free_blocks, unsigned *empt
             (is_free && (before_free || !mesa_block_is_listed(&arena.free_blocks, block))))
             return false;
         *free_blocks += is_free;
-        *empty_slabs += is_free && block->units == SLAB_UNITS;
         before_units = block->units;
         before_free = is_free;
     }
@@ -411,13 +464,11 @@ static bool slab_is_valid(struct slab *slab, size_t *free_blocks, unsigned *empt
 
 bool mesa_arena_is_valid(void) {
     size_t free_blocks = 0;
-    unsigned empty_slabs = 0;
     bool valid = true;
     pthread_mutex_lock(&arena.lock);
     for (struct slab *slab = arena.slabs; slab != NULL && valid; slab = slab->next)
-        valid = slab_is_valid(slab, &free_blocks, &empty_slabs);
-    valid = valid && free_blocks == mesa_block_count(&arena.free_blocks) &&
-            empty_slabs == arena.empty_slabs;
+        valid = slab_is_valid(slab, &free_blocks);
+    valid = valid && free_blocks == mesa_block_count(&arena.free_blocks);
     pthread_mutex_unlock(&arena.lock);
     return valid;
 }

@@ -1,5 +1,5 @@
-/* Memory for held bytes: large blocks straight from the system, so that the process shrinks when
- * held bytes are released. Fragmentation of the ordinary heap would keep a third of the saving.
+/* Memory for held bytes: large blocks straight from the system, so that resident memory is that of the
+ * held bytes. Fragmentation of the ordinary heap would keep a third of the saving.
  * Knows bytes only.
  *
  * Any thread may call anything here. Locks are held for bookkeeping only (never while bytes are
@@ -32,11 +32,9 @@ void mesa_arena_shrink(void *held, size_t used);
 /* Takes NULL. */
 void mesa_arena_free(void *held);
 
-/* Gives what is free between allocations back to the system. Called at the end of a step. */
+/* Called at the end of a step. What is free and may not be kept warm (warm.h) goes back to the system;
+ * what may be kept, it can take when it runs out of memory. */
 void mesa_arena_trim(void);
-
-/* Mapped at most while nothing is handed out: kept warm for the next step. */
-#define MESA_ARENA_SPARE_BYTES ((size_t)16 << 20)
 
 void mesa_arena_totals(struct mesa_arena_totals *ret_totals);
 

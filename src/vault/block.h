@@ -19,7 +19,7 @@
 
 #define MESA_BLOCK_UNIT         ((size_t)MESA_ARENA_ALIGNMENT)
 #define MESA_BLOCK_HEADER_BYTES ((size_t)16)
-#define MESA_BLOCK_MOST_UNITS   ((uint32_t)1 << 17) /* a block has fewer */
+#define MESA_BLOCK_MOST_UNITS   ((uint32_t)1 << 22) /* a block has fewer */
 
 enum mesa_block_state {
     MESA_BLOCK_END = 0x454e4421,   /* behind the last block of a slab; never free */
@@ -66,7 +66,7 @@ static inline void mesa_block_set_units(struct mesa_block *block, uint32_t units
     mesa_block_behind(block)->before_units = units;
 }
 
-#define MESA_BLOCK_POWERS 15
+#define MESA_BLOCK_POWERS 20
 #define MESA_BLOCK_CUTS   8
 
 struct mesa_block_lists {

@@ -1,17 +1,16 @@
-/* The pieces that are kept, as a list in the order in which they were given back; see mapping.h.
+/* The pieces that are kept, in a table that is searched from end to end: they are few and large; see
+ * mapping.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "vault/mapping.h"
 
 #include "vault/system.h"
+#include "vault/warm.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
-
-/* Kept at most: MESA_MAPPING_KEPT_BYTES, or this part of what is in use if that is more. */
-#define KEPT_PART 4
 
 /* A kept piece may be larger than the request by this part of it. */
 #define WASTED_PART 8
@@ -20,58 +19,98 @@
  * rows are ever touched. */
 #define HUGE_AT_MOST ((size_t)64 << 20)
 
-/* At the start of a piece that is kept. */
+#define KEPT_PIECES 1024
+
+/* Not in the pieces themselves: the system may take their memory at any time (mesa_mapping_offer). */
 struct kept {
-    struct kept *newer, *older;
-    size_t bytes;
+    void *at;
+    uint64_t age; /* pieces that were given back before it */
+    bool offered;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct kept *newest, *oldest; /* under lock */
+/* Under lock. */
+static size_t kept_bytes[KEPT_PIECES]; /* apart from the rest: they are what a search reads */
+static struct kept kept[KEPT_PIECES];
+static size_t kept_count;
+static uint64_t given;
 static struct mesa_mapping_totals totals;
+
+/* One call instead of a fault for each page. */
+static void populate(char *at, size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+    if (bytes != 0)
+        mesa_system_advise(at, bytes, MADV_POPULATE_WRITE);
+#else
+    (void)at;
+    (void)bytes;
+#endif
+}
 
 static void *map(size_t bytes) {
     bool huge = bytes >= MESA_HUGE_PAGE_BYTES && bytes <= HUGE_AT_MOST;
-    void *at = mesa_system_map(bytes, huge ? MESA_HUGE_PAGE_BYTES : mesa_system_page_bytes());
+    char *at = mesa_system_map(bytes, huge ? MESA_HUGE_PAGE_BYTES : mesa_system_page_bytes());
     if (at == NULL)
         return NULL;
+    size_t whole = bytes / MESA_HUGE_PAGE_BYTES * MESA_HUGE_PAGE_BYTES;
     if (huge)
         mesa_system_advise(at, bytes, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-    else if (bytes < MESA_HUGE_PAGE_BYTES) /* one call instead of a fault for each page */
-        mesa_system_advise(at, bytes, MADV_POPULATE_WRITE);
-#endif
+    if (bytes <= HUGE_AT_MOST)
+        populate(at + whole, bytes - whole);
     return at;
 }
 
-/* ---- list (lock held) --------------------------------------------------------------------------- */
+/* ---- table (lock held) -------------------------------------------------------------------------- */
 
-static void insert(struct kept *piece) {
-    piece->newer = NULL;
-    piece->older = newest;
-    *(newest != NULL ? &newest->newer : &oldest) = piece;
-    newest = piece;
-    totals.kept_bytes += piece->bytes;
+static void insert(const struct kept *piece, size_t bytes) {
+    kept_bytes[kept_count] = bytes;
+    kept[kept_count++] = *piece;
+    totals.kept_bytes += bytes;
+    mesa_warm_count_kept(bytes, 0);
 }
 
-static void take_out(struct kept *piece) {
-    *(piece->newer != NULL ? &piece->newer->older : &newest) = piece->older;
-    *(piece->older != NULL ? &piece->older->newer : &oldest) = piece->newer;
-    totals.kept_bytes -= piece->bytes;
+static struct kept take_out(size_t index, size_t *ret_bytes) {
+    struct kept piece = kept[index];
+    *ret_bytes = kept_bytes[index];
+    kept_count--;
+    kept[index] = kept[kept_count];
+    kept_bytes[index] = kept_bytes[kept_count];
+    totals.kept_bytes -= *ret_bytes;
+    mesa_warm_count_kept(0, *ret_bytes);
+    return piece;
 }
 
-/* The tightest fit, and of equals the newest: most likely it is still in a cache. */
-static struct kept *find(size_t bytes) {
-    size_t most = bytes + bytes / WASTED_PART;
-    struct kept *best = NULL;
-    for (struct kept *piece = newest; piece != NULL; piece = piece->older) {
-        if (piece->bytes < bytes || piece->bytes > most || (best && piece->bytes >= best->bytes))
+/* The tightest fit, and of equals the newest: most likely it is still in a cache. KEPT_PIECES if there
+ * is none. */
+static size_t find(size_t bytes) {
+    size_t most = bytes + bytes / WASTED_PART, best = KEPT_PIECES;
+    for (size_t i = 0; i < kept_count; i++) {
+        if (kept_bytes[i] < bytes || kept_bytes[i] > most)
             continue;
-        best = piece;
-        if (best->bytes == bytes)
-            break;
+        if (best == KEPT_PIECES || kept_bytes[i] < kept_bytes[best] ||
+            (kept_bytes[i] == kept_bytes[best] && kept[i].age > kept[best].age))
+            best = i;
     }
     return best;
+}
+
+static size_t oldest(void) {
+    size_t index = 0;
+    for (size_t i = 1; i < kept_count; i++)
+        if (kept[i].age < kept[index].age)
+            index = i;
+    return index;
+}
+
+/* Unmaps the oldest until `most` bytes may be kept, here and elsewhere. Lock held; let go of meanwhile. */
+static void unmap_beyond(size_t most) {
+    while (kept_count > 0 && (kept_count == KEPT_PIECES || mesa_warm_kept() > most)) {
+        size_t bytes;
+        struct kept piece = take_out(oldest(), &bytes);
+        pthread_mutex_unlock(&lock);
+        mesa_system_unmap(piece.at, bytes);
+        pthread_mutex_lock(&lock);
+    }
 }
 
 /* ---- interface --------------------------------------------------------------------------------- */
@@ -80,49 +119,64 @@ void *mesa_mapping_take(size_t bytes, size_t *ret_bytes) {
     if (bytes > PTRDIFF_MAX / 2)
         return NULL;
     bytes = mesa_round_up(bytes, mesa_system_page_bytes());
+    void *at = NULL;
     pthread_mutex_lock(&lock);
-    struct kept *piece = find(bytes);
-    if (piece != NULL) {
-        bytes = piece->bytes;
-        take_out(piece);
-    }
+    size_t index = find(bytes);
+    if (index != KEPT_PIECES)
+        at = take_out(index, &bytes).at;
     totals.used_bytes += bytes;
+    mesa_warm_count_used(bytes, 0);
+    if (at == NULL)
+        unmap_beyond(mesa_warm_most());
     pthread_mutex_unlock(&lock);
-    void *at = piece != NULL ? piece : map(bytes);
+    if (at == NULL)
+        at = map(bytes);
     if (at == NULL) {
         pthread_mutex_lock(&lock);
         totals.used_bytes -= bytes;
+        mesa_warm_count_used(0, bytes);
         pthread_mutex_unlock(&lock);
     }
     *ret_bytes = bytes;
     return at;
 }
 
-/* Unmaps the oldest pieces until at most `spare_bytes` are kept. Lock held; let go of meanwhile. */
-static void unmap_beyond(size_t spare_bytes) {
-    while (totals.kept_bytes > spare_bytes) {
-        struct kept *piece = oldest;
-        take_out(piece);
-        pthread_mutex_unlock(&lock);
-        mesa_system_unmap(piece, piece->bytes);
-        pthread_mutex_lock(&lock);
-    }
-}
-
 void mesa_mapping_give(void *at, size_t bytes) {
-    struct kept *piece = at;
     pthread_mutex_lock(&lock);
     totals.used_bytes -= bytes;
-    size_t part = totals.used_bytes / KEPT_PART;
-    size_t most = part > MESA_MAPPING_KEPT_BYTES ? part : MESA_MAPPING_KEPT_BYTES;
+    mesa_warm_count_used(0, bytes);
+    size_t most = mesa_warm_most();
     if (bytes > most) {
         pthread_mutex_unlock(&lock);
         mesa_system_unmap(at, bytes);
         return;
     }
-    piece->bytes = bytes;
-    insert(piece);
+    insert(&(struct kept){.at = at, .age = given++}, bytes);
     unmap_beyond(most);
+    pthread_mutex_unlock(&lock);
+}
+
+void mesa_mapping_trim(void) {
+    pthread_mutex_lock(&lock);
+    unmap_beyond(mesa_warm_most());
+    pthread_mutex_unlock(&lock);
+}
+
+/* From the end: whatever other threads do meanwhile, what is taken out and put back is behind. */
+void mesa_mapping_offer(void) {
+    pthread_mutex_lock(&lock);
+    for (size_t i = kept_count; i-- > 0;) {
+        if (i >= kept_count || kept[i].offered)
+            continue;
+        size_t bytes;
+        struct kept piece = take_out(i, &bytes);
+        pthread_mutex_unlock(&lock);
+        mesa_system_advise(piece.at, bytes, MADV_FREE);
+        piece.offered = true;
+        pthread_mutex_lock(&lock);
+        unmap_beyond(SIZE_MAX); /* other threads may have filled the table */
+        insert(&piece, bytes);
+    }
     pthread_mutex_unlock(&lock);
 }
 

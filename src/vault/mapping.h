@@ -1,7 +1,6 @@
 /* Large pieces of memory, each a mapping of its own. What was given back a moment ago is kept for the
  * next request of about that size: a training step asks for the same sizes over and over, and memory
- * that is still mapped costs no page fault. How much is kept follows how much is in use, so that
- * resident memory follows it too. Knows bytes only.
+ * that is still mapped costs no page fault. How much may be kept is said by warm.h. Knows bytes only.
  *
  * Any thread may call anything here; no lock is held while the system is called.
  *
@@ -21,8 +20,11 @@ struct mesa_mapping_totals {
 void *mesa_mapping_take(size_t bytes, size_t *ret_bytes);
 void mesa_mapping_give(void *at, size_t bytes);
 
-/* Kept at most while little is in use. */
-#define MESA_MAPPING_KEPT_BYTES ((size_t)32 << 20)
+/* Gives the oldest of what is kept back to the system, as far as it may not be kept any more. */
+void mesa_mapping_trim(void);
+
+/* Lets the system take what is kept if it runs out of memory; until then it stays as it is. */
+void mesa_mapping_offer(void);
 
 void mesa_mapping_totals(struct mesa_mapping_totals *ret_totals);
 

@@ -1,10 +1,11 @@
-/* A table of the mappings that are handed out, since whoever frees one may as well free memory of
+/* A table of the tensors that are handed out, since whoever frees one may as well free memory of
  * malloc's; see tensor_memory.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "vault/tensor_memory.h"
 
-#include "vault/mapping.h"
+#include "vault/arena.h"
+#include "vault/system.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -13,50 +14,52 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
-/* At the start of a mapping. */
-struct piece {
+/* In front of a tensor. */
+struct record {
     void *tensor; /* key: what was handed out */
-    size_t bytes; /* mapped */
+    void *held;   /* the arena's: begins up to a page before */
     UT_hash_handle hh;
 };
 
-static_assert(sizeof(struct piece) <= MESA_TENSOR_MEMORY_OFFSET, "the record is in front");
+static_assert(sizeof(struct record) <= MESA_TENSOR_MEMORY_OFFSET, "the record is in front");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct piece *pieces; /* under lock */
+static struct record *records; /* under lock */
 
 void *mesa_tensor_memory_alloc(size_t bytes) {
-    if (bytes > SIZE_MAX - MESA_TENSOR_MEMORY_OFFSET)
+    size_t more = MESA_TENSOR_MEMORY_PAGE_BYTES + MESA_TENSOR_MEMORY_OFFSET;
+    if (bytes > SIZE_MAX - more)
         return NULL;
-    size_t mapped;
-    struct piece *piece = mesa_mapping_take(MESA_TENSOR_MEMORY_OFFSET + bytes, &mapped);
-    if (piece == NULL)
+    void *held = mesa_arena_alloc(bytes + more);
+    if (held == NULL)
         return NULL;
-    piece->tensor = (char *)piece + MESA_TENSOR_MEMORY_OFFSET;
-    piece->bytes = mapped;
+    uintptr_t page = mesa_round_up((uintptr_t)held, MESA_TENSOR_MEMORY_PAGE_BYTES);
+    struct record *record = (void *)page;
+    record->tensor = (void *)(page + MESA_TENSOR_MEMORY_OFFSET);
+    record->held = held;
     pthread_mutex_lock(&lock);
-    HASH_ADD_PTR(pieces, tensor, piece);
-    bool listed = piece->hh.tbl != NULL;
+    HASH_ADD_PTR(records, tensor, record);
+    bool listed = record->hh.tbl != NULL;
     pthread_mutex_unlock(&lock);
     if (!listed) { /* uthash found no memory */
-        mesa_mapping_give(piece, mapped);
+        mesa_arena_free(held);
         return NULL;
     }
-    return (char *)piece + MESA_TENSOR_MEMORY_OFFSET;
+    return (void *)(page + MESA_TENSOR_MEMORY_OFFSET);
 }
 
 bool mesa_tensor_memory_free(void *at) {
-    struct piece *piece = NULL;
+    struct record *record = NULL;
     if (!mesa_tensor_memory_may_be(at))
         return false;
     pthread_mutex_lock(&lock);
-    HASH_FIND_PTR(pieces, &at, piece);
-    if (piece != NULL)
-        HASH_DEL(pieces, piece);
+    HASH_FIND_PTR(records, &at, record);
+    if (record != NULL)
+        HASH_DEL(records, record);
     pthread_mutex_unlock(&lock);
-    if (piece == NULL)
+    if (record == NULL)
         return false;
-    mesa_mapping_give(piece, piece->bytes);
+    mesa_arena_free(record->held);
     return true;
 }
 

@@ -1,0 +1,53 @@
+/* Four counters; see warm.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "vault/warm.h"
+
+#include <stdatomic.h>
+
+/* Used and kept bytes together may exceed the high-water mark by this part of it: at the peak itself,
+ * too, tensors come and go. */
+#define SLACK_PART 8
+
+/* The high-water mark falls to that of the last step by this part of the difference. */
+#define DECAY_PART 4
+
+static _Atomic size_t used, kept;
+static _Atomic size_t step_peak; /* of used, since the last step ended */
+static _Atomic size_t high;
+
+void mesa_warm_count_used(size_t more, size_t less) {
+    size_t now = atomic_fetch_add_explicit(&used, more - less, memory_order_relaxed) + more - less;
+    size_t peak = atomic_load_explicit(&step_peak, memory_order_relaxed);
+    while (now > peak && more > less &&
+           !atomic_compare_exchange_weak_explicit(&step_peak, &peak, now, memory_order_relaxed,
+                                                  memory_order_relaxed))
+        ;
+}
+
+void mesa_warm_count_kept(size_t more, size_t less) {
+    atomic_fetch_add_explicit(&kept, more - less, memory_order_relaxed);
+}
+
+size_t mesa_warm_kept(void) {
+    return atomic_load_explicit(&kept, memory_order_relaxed);
+}
+
+size_t mesa_warm_most(void) {
+    size_t peak = atomic_load_explicit(&step_peak, memory_order_relaxed);
+    size_t mark = atomic_load_explicit(&high, memory_order_relaxed);
+    size_t in_use = atomic_load_explicit(&used, memory_order_relaxed);
+    if (mark < peak)
+        mark = peak;
+    mark += mark / SLACK_PART;
+    size_t most = mark > in_use ? mark - in_use : 0;
+    return most > MESA_WARM_LEAST_BYTES ? most : MESA_WARM_LEAST_BYTES;
+}
+
+void mesa_warm_step(void) {
+    size_t in_use = atomic_load_explicit(&used, memory_order_relaxed);
+    size_t peak = atomic_exchange_explicit(&step_peak, in_use, memory_order_relaxed);
+    size_t mark = atomic_load_explicit(&high, memory_order_relaxed);
+    mark = mark > peak ? mark - (mark - peak + DECAY_PART - 1) / DECAY_PART : peak;
+    atomic_store_explicit(&high, mark, memory_order_relaxed);
+}
