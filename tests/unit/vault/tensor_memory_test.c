@@ -1,7 +1,8 @@
-/* Mappings that are kept and handed out again, and the tensors that come from them: against a shadow
- * model, with a failing system, and by what the kernel says is resident.
+/* Mappings that are kept and handed out again, and the memory of tensors: against a shadow model, with
+ * a failing system, and by what the kernel says is resident.
  *
  * SPDX-License-Identifier: MIT */
+#include "vault/arena.h"
 #include "vault/mapping.h"
 #include "vault/system.h"
 #include "vault/tensor_memory.h"
@@ -59,24 +60,63 @@ Test(mapping, the_tightest_and_newest_is_taken) {
 Test(mapping, nothing_is_kept_beyond_the_bound) {
     enum { PIECES = 64 };
     char *at[PIECES];
-    size_t bytes[PIECES], used = 0, given = 0;
-    for (int i = 0; i < PIECES; i++) {
+    size_t bytes[PIECES], given = 0;
+    for (int i = 0; i < PIECES; i++)
         at[i] = mesa_mapping_take(4 * MIB + (size_t)i * 4 * KIB, &bytes[i]);
-        used += bytes[i];
-    }
     for (int i = 0; i < PIECES; i++) {
-        cr_assert(eq(sz, totals().used_bytes, used));
         mesa_mapping_give(at[i], bytes[i]);
-        used -= bytes[i];
         given += bytes[i];
-        size_t most = used / 4 > MESA_MAPPING_KEPT_BYTES ? used / 4 : MESA_MAPPING_KEPT_BYTES;
+        cr_assert(eq(sz, totals().kept_bytes, given)); /* all this was in use a moment ago */
+    }
+    for (int step = 0; step < 40; step++) {
+        mesa_warm_step();
+        mesa_mapping_trim();
+        size_t most = mesa_warm_most();
         cr_assert(totals().kept_bytes <= most, "%zu of %zu", totals().kept_bytes, most);
         cr_assert(totals().kept_bytes + 5 * MIB > (given < most ? given : most));
     }
-    char *giant = mesa_mapping_take(80 * MIB, &bytes[0]);
+    cr_assert(totals().kept_bytes <= MESA_WARM_LEAST_BYTES);
+}
+
+/* What is in use counts against what is kept: the oldest goes when there is more of that. */
+Test(mapping, new_use_drives_out_what_is_kept) {
+    size_t bytes[9];
+    char *at[9];
+    for (int i = 0; i < 8; i++)
+        at[i] = mesa_mapping_take(64 * MIB, &bytes[i]);
+    for (int i = 0; i < 8; i++)
+        mesa_mapping_give(at[i], bytes[i]);
+    cr_assert(eq(sz, totals().kept_bytes, 512 * MIB));
+    at[8] = mesa_mapping_take(256 * MIB, &bytes[8]); /* of 512 and an eighth */
+    cr_assert(eq(sz, totals().kept_bytes, 320 * MIB));
+    for (int i = 0; i < 5; i++) {
+        size_t again;
+        cr_assert(eq(ptr, mesa_mapping_take(64 * MIB, &again), at[7 - i]));
+    }
+    mesa_mapping_give(at[8], bytes[8]);
+}
+
+/* More pieces than the table has rows, and what was offered to the system is still there. */
+Test(mapping, many_pieces_and_offers) {
+    enum { PIECES = 3000 };
+    static char *at[PIECES];
+    static size_t bytes[PIECES];
+    for (int i = 0; i < PIECES; i++) {
+        at[i] = mesa_mapping_take(8 * KIB, &bytes[i]);
+        memset(at[i], 1, 8 * KIB);
+    }
+    for (int i = 0; i < PIECES; i++)
+        mesa_mapping_give(at[i], bytes[i]);
     size_t kept = totals().kept_bytes;
-    mesa_mapping_give(giant, bytes[0]);
-    cr_assert(eq(sz, totals().kept_bytes, kept)); /* a giant does not drive out all others */
+    cr_assert(kept >= 7 * MIB && kept <= PIECES * 8 * KIB);
+    mesa_mapping_offer();
+    mesa_mapping_offer();
+    cr_assert(eq(sz, totals().kept_bytes, kept));
+    for (int i = 0; i < 100; i++) {
+        at[i] = mesa_mapping_take(8 * KIB, &bytes[i]);
+        memset(at[i], 2, 8 * KIB);
+    }
+    cr_assert(eq(sz, totals().kept_bytes, kept - 100 * 8 * KIB));
 }
 
 static bool out_of_memory;
@@ -99,6 +139,12 @@ Test(mapping, without_memory_the_kept_still_serve) {
     cr_assert(eq(ptr, mesa_mapping_take(MIB, &bytes), at));
     cr_assert(mesa_mapping_take(SIZE_MAX, &bytes) == NULL);
     cr_assert(mesa_mapping_take(SIZE_MAX - 3 * MIB, &bytes) == NULL);
+}
+
+static size_t arena_used_bytes(void) {
+    struct mesa_arena_totals result;
+    mesa_arena_totals(&result);
+    return result.used_bytes;
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------- */
@@ -140,7 +186,7 @@ Test(tensor_memory, random_calls_match_a_shadow_model) {
     for (int i = 0; i < TENSORS; i++)
         if (tensors[i].at != NULL)
             cr_assert(mesa_tensor_memory_free(tensors[i].at));
-    cr_assert(eq(sz, totals().used_bytes, 0));
+    cr_assert(eq(sz, arena_used_bytes(), 0));
 }
 
 Test(tensor_memory, what_is_of_malloc_is_not_taken) {
@@ -171,7 +217,7 @@ Test(tensor_memory, dead_tensors_are_not_resident) {
         if (last != NULL)
             mesa_tensor_memory_free(last);
         last = next;
-        cr_assert(resident_bytes() < before + 2 * 5 * MIB + MESA_MAPPING_KEPT_BYTES + MIB);
+        cr_assert(resident_bytes() < before + 2 * 5 * MIB + MESA_WARM_LEAST_BYTES + MIB);
     }
 }
 
@@ -199,5 +245,5 @@ Test(tensor_memory, threads_do_not_get_in_each_others_way) {
         pthread_join(threads[i], NULL);
         cr_assert(not(failed[i]));
     }
-    cr_assert(eq(sz, totals().used_bytes, 0));
+    cr_assert(eq(sz, arena_used_bytes(), 0));
 }
