@@ -23,10 +23,10 @@ static void run_items(void *context, size_t begin, size_t end) {
 void mesa_walk_items(size_t count, size_t item_bytes, mesa_parallel_for *parallel, walk_body *body,
                      void *context) {
     struct items items = {body, context};
-    if (parallel == NULL || count * item_bytes < MESA_SERIAL_BYTES)
+    if (parallel == NULL || count * item_bytes < 2 * MESA_SHARE_BYTES)
         run_items(&items, 0, count);
     else
-        parallel(count, mesa_divide_up(MESA_PIECE_BYTES, item_bytes), run_items, &items);
+        parallel(count, mesa_divide_up(MESA_SHARE_BYTES, item_bytes), run_items, &items);
 }
 
 struct result {

@@ -14,10 +14,12 @@
  * kernel then reads is still in the nearest cache. */
 #define MESA_SCRATCH_BYTES (32u << 10)
 
-/* A thread takes at least this much of a source at once; below the second it is not worth waking
- * others. */
-#define MESA_PIECE_BYTES  (256u << 10)
-#define MESA_SERIAL_BYTES (1u << 20)
+/* Work is cut into pieces of about this size, so that threads get nearly the same share. */
+#define MESA_PIECE_BYTES (64u << 10)
+
+/* A thread takes at least this much of a source, as with the framework's own loops: then most of what
+ * it reads it has written itself, and still has in its cache. */
+#define MESA_SHARE_BYTES (128u << 10)
 
 /* Windows begin at multiples of this many elements: a multiple of 8, so that packed bits of two
  * windows never share a byte, and whole cache lines of every dtype. */

@@ -79,9 +79,9 @@ Test(walk, items_are_seen_once) {
 Test(walk, little_work_wakes_nobody) {
     struct seen seen = seen_of(16);
     parallel_calls = 0;
-    mesa_walk_items(16, MESA_SERIAL_BYTES / 16 - 1, parallel_counted, see_items, &seen);
+    mesa_walk_items(16, 2 * MESA_SHARE_BYTES / 16 - 1, parallel_counted, see_items, &seen);
     cr_assert(eq(uint, parallel_calls, 0));
-    mesa_walk_items(16, MESA_SERIAL_BYTES / 16, parallel_counted, see_items, &seen);
+    mesa_walk_items(16, 2 * MESA_SHARE_BYTES / 16, parallel_counted, see_items, &seen);
     cr_assert(eq(uint, parallel_calls, 1));
     free(seen.times);
 }
