@@ -47,7 +47,8 @@ static void choose_exact(struct mesa_choice *choice, enum mesa_dtype dtype) {
 
 /* Values to an absolute error. float64 is somebody's wish for precision: only a rule that says
  * `affine` touches it. The program's data is a small share of what is saved and alive anyway in most
- * programs, while its rounding goes into the first layer's gradient as a whole: it gets up to 16 bits. */
+ * programs, while its rounding goes into the first layer's gradient as a whole: it gets up to 16 bits
+ * once it is seen to die. */
 static void choose_value(struct mesa_choice *choice, enum mesa_dtype dtype) {
     try_codec(choice, &mesa_codec_two);
     if (dtype == MESA_F64) {

@@ -335,6 +335,16 @@ static enum mesa_status try_codec(struct taking *t, const struct mesa_codec *cod
     return status;
 }
 
+static uint32_t load(const _Atomic uint32_t *count) {
+    return atomic_load_explicit(count, memory_order_relaxed);
+}
+
+/* The program's data outlives the backward pass in most programs, and what is held of it in the first
+ * step is never read. Its 16 bits are for programs that were seen to let go of it. */
+static bool is_data_that_dies(const struct taking *t) {
+    return t->is_constant && load(&t->decision->constants_died) != 0;
+}
+
 /* A new held buffer by the first candidate that takes the values; *ret_row is its row of records.
  * NULL with *ret_why if none does. */
 static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kept *ret_why) {
@@ -357,7 +367,7 @@ static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kep
          * elementwise op, with other roundings. */
         if (choice->exact && (t->source.ndim > 1 || t->source.strides[0] != 1))
             break;
-        if (choice->candidates[i] == choice->data_only && (!t->is_constant || wants_signs))
+        if (choice->candidates[i] == choice->data_only && (!is_data_that_dies(t) || wants_signs))
             continue;
         status = try_codec(t, choice->candidates[i], &plan, held);
     }
@@ -541,8 +551,7 @@ static void take(struct taking *t) {
     } else if (is_matrix_weight(t->decision->site) && (t->is_constant || is_cast(t->tensor))) {
         keep(t, MESA_KEPT_FROZEN, !t->is_constant);
     } else if (t->is_constant &&
-               atomic_load_explicit(&t->decision->constants_outlived, memory_order_relaxed) >
-                   atomic_load_explicit(&t->decision->constants_died, memory_order_relaxed)) {
+               load(&t->decision->constants_outlived) > load(&t->decision->constants_died)) {
         keep(t, MESA_KEPT_ALIVE, false);
     } else if (!choice->geometry && choice->count == 0) {
         keep(t, choice->kept, !t->is_constant);
