@@ -97,11 +97,7 @@ void mesa_policy_match(const struct mesa_policy *policy, const struct mesa_subje
 }
 
 bool mesa_policy_uses_layers(const struct mesa_policy *policy) {
-    for (size_t i = 0; i < policy->count; i++) {
-        if ((policy->rules[i].has & MESA_RULE_HAS_LAYER) != 0)
-            return true;
-    }
-    return false;
+    return policy->uses_layers;
 }
 
 void mesa_policy_span(const struct mesa_policy *policy, const struct mesa_subject *subject,

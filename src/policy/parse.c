@@ -87,6 +87,7 @@ static bool parse_rule(struct mesa_line *line, struct mesa_word pattern) {
             "no setting for '%.*s'; expected a way such as keep or affine, bits=, group= "
             "or round=",
             MESA_WORD(pattern));
+    line->text->policy->uses_layers |= (rule->has & MESA_RULE_HAS_LAYER) != 0;
     return true;
 }
 

@@ -65,6 +65,7 @@ struct mesa_policy {
     char *name; /* owned */
     struct mesa_rule *rules;
     size_t count, capacity;
+    bool uses_layers; /* some rule has layer= */
     struct mesa_policy_file *files;
 };
 

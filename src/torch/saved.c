@@ -545,8 +545,7 @@ static void take(struct taking *t) {
     }
     find_heads(t);
     note_pooled(t);
-    bool outlived;
-    if (mesa_registry_is_kept(t->storage, &outlived)) {
+    if (mesa_registry_is_kept(t->storage)) {
         keep(t, MESA_KEPT_ALIVE, false);
     } else if (is_matrix_weight(t->decision->site) && (t->is_constant || is_cast(t->tensor))) {
         keep(t, MESA_KEPT_FROZEN, !t->is_constant);

@@ -379,7 +379,8 @@ void mesa_arena_free(void *held) {
         slab_free(mesa_block_of(held));
 }
 
-static void each_free_block(struct slab *slab, size_t least_dirty, void (*call)(struct mesa_block *)) {
+static void each_free_block(struct slab *slab, size_t least_dirty,
+                            void (*call)(struct mesa_block *)) {
     for (struct mesa_block *block = first_block(slab); block->state != MESA_BLOCK_END;
          block = mesa_block_behind(block))
         if (block->state == MESA_BLOCK_FREE && dirty_bytes(block) >= least_dirty)

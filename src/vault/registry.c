@@ -18,11 +18,14 @@
 struct mesa_storage {
     void *impl; /* key; weakly referenced by this record */
     size_t bytes;
-    uint32_t references; /* held buffers, callers, and one each for `kept` and `outlived` */
-    uint32_t saves;      /* hooks that stand for a tensor in it */
-    bool kept, outlived;
+    /* Held buffers, callers, and one for lingering. Whoever has one may add one without the lock. */
+    _Atomic uint32_t references;
+    uint32_t saves; /* hooks that stand for a tensor in it */
     struct mesa_charge charge;
-    struct mesa_held *held;               /* those that can be found */
+    /* Written under the lock, read without: who comes too early for a change might as well have come
+     * before it. */
+    atomic_bool kept, outlived;
+    _Atomic(struct mesa_held *) held;     /* those that can be found */
     struct mesa_storage *previous, *next; /* in the list of kept and outlived ones */
     UT_hash_handle hh;
 };
@@ -38,9 +41,15 @@ void mesa_registry_init(const struct mesa_storage_calls *given) {
 }
 
 void mesa_registry_storage_ref(struct mesa_storage *storage) {
-    pthread_mutex_lock(&lock);
-    storage->references++;
-    pthread_mutex_unlock(&lock);
+    atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
+}
+
+static bool is_set(const atomic_bool *flag) {
+    return atomic_load_explicit(flag, memory_order_relaxed);
+}
+
+static bool has_held(const struct mesa_storage *storage) {
+    return atomic_load_explicit(&storage->held, memory_order_relaxed) != NULL;
 }
 
 struct mesa_storage *mesa_registry_storage(void *impl, size_t bytes) {
@@ -93,12 +102,8 @@ void *mesa_registry_storage_impl(const struct mesa_storage *storage) {
     return storage->impl;
 }
 
-bool mesa_registry_is_kept(const struct mesa_storage *storage, bool *ret_outlived) {
-    pthread_mutex_lock(&lock);
-    bool kept = storage->kept || storage->outlived;
-    *ret_outlived = storage->outlived;
-    pthread_mutex_unlock(&lock);
-    return kept;
+bool mesa_registry_is_kept(const struct mesa_storage *storage) {
+    return is_set(&storage->kept) || is_set(&storage->outlived);
 }
 
 void mesa_registry_save_begin(struct mesa_storage *storage, void *record, uint64_t *ret_bytes) {
@@ -230,6 +235,8 @@ struct mesa_held *mesa_registry_find(struct mesa_storage *storage, const struct 
                                      uint64_t key, uint32_t version, bool need_values,
                                      bool need_signs) {
     struct mesa_held *found = NULL;
+    if (!has_held(storage))
+        return NULL;
     pthread_mutex_lock(&lock);
     for (struct mesa_held *held = storage->held; held != NULL && found == NULL; held = held->next)
         if (same_elements(held, source, key, version) && (held->has_values || !need_values) &&
@@ -244,6 +251,8 @@ struct mesa_held *mesa_registry_find(struct mesa_storage *storage, const struct 
 bool mesa_registry_wants_signs(struct mesa_storage *storage, const struct mesa_source *source,
                                uint64_t key, uint32_t version) {
     bool wants = false;
+    if (!has_held(storage))
+        return false;
     pthread_mutex_lock(&lock);
     for (struct mesa_held *held = storage->held; held != NULL && !wants; held = held->next)
         wants = held->has_signs && !held->has_values && same_elements(held, source, key, version);
@@ -262,11 +271,15 @@ struct mesa_held *mesa_held_create(struct mesa_storage *storage) {
 }
 
 static void unlink_locked(struct mesa_held *held) {
-    struct mesa_held **link = &held->storage->held;
-    while (*link != NULL && *link != held)
-        link = &(*link)->next;
-    if (*link == held)
-        *link = held->next;
+    struct mesa_held *before = held->storage->held;
+    if (before == held) {
+        held->storage->held = held->next;
+        return;
+    }
+    while (before != NULL && before->next != held)
+        before = before->next;
+    if (before != NULL)
+        before->next = held->next;
 }
 
 void mesa_registry_publish(struct mesa_held *held, void **ret_record, size_t *ret_bytes) {

@@ -68,7 +68,7 @@ void *mesa_registry_storage_impl(const struct mesa_storage *storage);
 
 /* True if holding a copy would be waste: the framework keeps this storage for another saved tensor,
  * or the storage was seen to outlive its saved tensors. */
-bool mesa_registry_is_kept(const struct mesa_storage *storage, bool *ret_outlived);
+bool mesa_registry_is_kept(const struct mesa_storage *storage);
 
 /* A hook now stands for a tensor in the storage; the first one is charged: then *ret_bytes is the
  * storage's size, else 0. */
