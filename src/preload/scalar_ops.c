@@ -7,7 +7,8 @@
 #include "torch/scalars.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 /* A C++ function that returns an at::Tensor gets a pointer to room for it before its own arguments, and
@@ -53,24 +54,30 @@ typedef void *inplace_with_optionals(void *self, const struct mesa_optional_scal
     X(power_inplace, "pow", inplace_with_one,                                                      \
       "_ZN2at4_ops11pow__Scalar4callERNS_6TensorERKN3c106ScalarE")
 
-#define ORIGINAL(name, op, shape, symbol) static shape *original_##name;
+#define ORIGINAL(name, op, shape, symbol) static shape *_Atomic original_##name;
 SCALAR_OPS(ORIGINAL)
 
+static atomic_bool found;
+
+/* The same for whoever comes first. No pthread_once: the constructor of a library that is being loaded
+ * may call an operator, and holds the linker's lock that another first caller waits for. */
 static void find_originals(void) {
     mesa_loader_begin();
     void *library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
     if (library == NULL)
         abort(); /* called from a libtorch that is not there: nothing could be returned */
-#define FIND(name, op, shape, symbol) *(void **)&original_##name = dlsym(library, symbol);
+#define FIND(name, op, shape, symbol)                                                              \
+    atomic_store_explicit(&original_##name, (shape *)(uintptr_t)dlsym(library, symbol),            \
+                          memory_order_relaxed);
     SCALAR_OPS(FIND)
     mesa_loader_end();
+    atomic_store_explicit(&found, true, memory_order_release);
 }
-
-static pthread_once_t found = PTHREAD_ONCE_INIT;
 
 static struct mesa_scalar_call enter(const char *op, const struct mesa_scalar *first,
                                      const struct mesa_scalar *second) {
-    pthread_once(&found, find_originals);
+    if (!atomic_load_explicit(&found, memory_order_acquire))
+        find_originals();
     struct mesa_scalar_call outer = mesa_scalar_call;
     mesa_scalar_call = (struct mesa_scalar_call){op, first, second};
     return outer;
@@ -86,41 +93,43 @@ static void leave(const struct mesa_scalar_call *outer) {
         enter(op, first, second);                                                                  \
     (void)outer
 
+#define ORIGINAL_OF(name) atomic_load_explicit(&original_##name, memory_order_relaxed)
+
 #define DECLARE(name, op, shape, symbol) EXPORT shape mesa_op_##name __asm__(symbol);
 SCALAR_OPS(DECLARE)
 
 #define DEFINE_CALL_WITH_ONE(name, op)                                                             \
     void *mesa_op_##name(void *ret, const void *self, const struct mesa_scalar *a) {               \
         NOTE(op, a, NULL);                                                                         \
-        return original_##name(ret, self, a);                                                      \
+        return ORIGINAL_OF(name)(ret, self, a);                                                    \
     }
 #define DEFINE_CALL_WITH_TWO(name, op)                                                             \
     void *mesa_op_##name(void *ret, const void *self, const struct mesa_scalar *a,                 \
                          const struct mesa_scalar *b) {                                            \
         NOTE(op, a, b);                                                                            \
-        return original_##name(ret, self, a, b);                                                   \
+        return ORIGINAL_OF(name)(ret, self, a, b);                                                 \
     }
 #define DEFINE_CALL_WITH_OPTIONALS(name, op)                                                       \
     void *mesa_op_##name(void *ret, const void *self, const struct mesa_optional_scalar *a,        \
                          const struct mesa_optional_scalar *b) {                                   \
         NOTE(op, mesa_scalar_of_optional(a), mesa_scalar_of_optional(b));                          \
-        return original_##name(ret, self, a, b);                                                   \
+        return ORIGINAL_OF(name)(ret, self, a, b);                                                 \
     }
 #define DEFINE_INPLACE_WITH_ONE(name, op)                                                          \
     void *mesa_op_##name(void *self, const struct mesa_scalar *a) {                                \
         NOTE(op, a, NULL);                                                                         \
-        return original_##name(self, a);                                                           \
+        return ORIGINAL_OF(name)(self, a);                                                         \
     }
 #define DEFINE_INPLACE_WITH_TWO(name, op)                                                          \
     void *mesa_op_##name(void *self, const struct mesa_scalar *a, const struct mesa_scalar *b) {   \
         NOTE(op, a, b);                                                                            \
-        return original_##name(self, a, b);                                                        \
+        return ORIGINAL_OF(name)(self, a, b);                                                      \
     }
 #define DEFINE_INPLACE_WITH_OPTIONALS(name, op)                                                    \
     void *mesa_op_##name(void *self, const struct mesa_optional_scalar *a,                         \
                          const struct mesa_optional_scalar *b) {                                   \
         NOTE(op, mesa_scalar_of_optional(a), mesa_scalar_of_optional(b));                          \
-        return original_##name(self, a, b);                                                        \
+        return ORIGINAL_OF(name)(self, a, b);                                                      \
     }
 
 DEFINE_CALL_WITH_ONE(power, "pow")

@@ -9,7 +9,9 @@
 #include "classify/site.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
 #define SUFFIX "Backward"
@@ -17,18 +19,26 @@
 _Atomic(const struct mesa_object *) mesa_function_native;
 _Thread_local bool mesa_function_is_noted __attribute__((tls_model("initial-exec")));
 
-static int (*gil_is_held)(void); /* PyGILState_Check */
+typedef int gil_is_held(void);
 
-static void find_gil(void) {
-    mesa_loader_begin();
-    *(void **)&gil_is_held = dlsym(RTLD_DEFAULT, "PyGILState_Check");
-    mesa_loader_end();
+/* PyGILState_Check, or NULL. The same for whoever looks first: see preload/scalar_ops.c. */
+static gil_is_held *find_gil(void) {
+    static gil_is_held *_Atomic check;
+    static atomic_bool found;
+    if (!atomic_load_explicit(&found, memory_order_acquire)) {
+        mesa_loader_begin();
+        atomic_store_explicit(&check,
+                              (gil_is_held *)(uintptr_t)dlsym(RTLD_DEFAULT, "PyGILState_Check"),
+                              memory_order_relaxed);
+        mesa_loader_end();
+        atomic_store_explicit(&found, true, memory_order_release);
+    }
+    return atomic_load_explicit(&check, memory_order_relaxed);
 }
 
 static bool holds_gil(void) {
-    static pthread_once_t found = PTHREAD_ONCE_INIT;
-    pthread_once(&found, find_gil);
-    return gil_is_held != NULL && gil_is_held() != 0;
+    gil_is_held *check = find_gil();
+    return check != NULL && check() != 0;
 }
 
 static const struct mesa_object *object_of(const void *address) {
