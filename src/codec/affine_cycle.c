@@ -157,7 +157,8 @@ static bool range_window(void *context, const void *elements, size_t first, size
             if (!range_of_columns(encoder, from, span))
                 return false;
         } else {
-            if (!mesa_kernels.affine_range[encoder->plan->dtype](from, span.columns, &lo, &hi))
+            const struct mesa_affine_runs runs = {.runs = 1, .run = span.columns};
+            if (!mesa_kernels.affine_range[encoder->plan->dtype](&runs, from, &lo, &hi))
                 return false;
             widen(&encoder->lo[span.group], &encoder->hi[span.group], lo, hi);
         }
@@ -226,8 +227,9 @@ static void quantize_span(const struct encoder *encoder, const void *elements, s
         if (plan->rounding == MESA_ROUND_STOCHASTIC)
             quantize_stochastic(plan, elements, at, span.columns, word, ret_codes);
         else
-            mesa_kernels.affine_quantize[plan->dtype](elements, span.columns, word, plan->bits,
-                                                      plan->strict_sign, ret_codes);
+            mesa_kernels.affine_quantize[plan->dtype](
+                &(struct mesa_affine_runs){.runs = 1, .run = span.columns}, elements, word,
+                plan->bits, plan->strict_sign, ret_codes);
         return;
     }
     const uint32_t *words = words_of_columns(cycle, encoder->words, span, scratch);
@@ -302,8 +304,9 @@ static void dequantize_span(const struct decoder *decoder, struct span span, con
     enum mesa_dtype dtype = decoder->plan->dtype;
     uint32_t scratch[MOST_COLUMNS];
     if (!decoder->cycle.short_runs)
-        mesa_kernels.affine_dequantize[dtype](codes, span.columns, decoder->words[span.group],
-                                              ret_elements);
+        mesa_kernels.affine_dequantize[dtype](
+            &(struct mesa_affine_runs){.runs = 1, .run = span.columns}, codes,
+            decoder->words[span.group], ret_elements);
     else
         mesa_kernels.affine_dequantize_columns[dtype](
             codes, span.rows, span.columns,

@@ -34,6 +34,17 @@ MESA_ALWAYS_INLINE float affine_value(unsigned code, uint32_t word) {
     return (float)((int)code + word_zero_point(word)) * word_scale(word);
 }
 
+/* Bytes from the first run to number `i`. */
+MESA_ALWAYS_INLINE ptrdiff_t run_offset(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
+                                        size_t i) {
+    return (ptrdiff_t)i * runs->stride * (ptrdiff_t)element_bytes(dtype);
+}
+
+MESA_ALWAYS_INLINE const void *run_at(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
+                                      const void *src, size_t i) {
+    return (const char *)src + run_offset(dtype, runs, i);
+}
+
 /* A group's word, unpacked for encoding. */
 struct affine_grid {
     float inverse; /* 1 / s, by division */

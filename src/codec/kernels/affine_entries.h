@@ -1,5 +1,5 @@
 /* The entries of the table that affine_ISA.c fills for one dtype, made from the always-inline bodies
- * `encode`, `decode`, `range`, ...: the dtype becomes a constant in each, and for a `hot` one so do 8
+ * `encode`, `decode`, `range_runs`, ...: the dtype becomes a constant in each, and for a `hot` one so do 8
  * and 4 bits, the widths that are used most.
  *
  * SPDX-License-Identifier: MIT */
@@ -32,15 +32,21 @@
         else                                                                                       \
             decode(dtype, rows->bits, rows, words, codes, raw, raw_group_bytes, stream, ret_dst);  \
     }                                                                                              \
-    static bool range_##name(const void *src, size_t n, float *lo, float *hi) {                    \
-        return range(dtype, src, n, lo, hi);                                                       \
+    static bool range_runs_##name(const struct mesa_affine_runs *runs, const void *src, float *lo, \
+                                  float *hi) {                                                     \
+        return range_runs(dtype, runs, src, lo, hi);                                               \
     }                                                                                              \
-    static void quantize_##name(const void *src, size_t n, uint32_t word, unsigned bits,           \
-                                bool strict_sign, uint8_t *ret_codes) {                            \
-        quantize(dtype, src, n, word, bits, strict_sign, ret_codes);                               \
+    static void quantize_runs_##name(const struct mesa_affine_runs *runs, const void *src,         \
+                                     uint32_t word, unsigned bits, bool strict_sign,               \
+                                     uint8_t *ret_codes) {                                         \
+        if (strict_sign)                                                                           \
+            quantize_runs(dtype, runs, src, word, bits, true, ret_codes);                          \
+        else                                                                                       \
+            quantize_runs(dtype, runs, src, word, bits, false, ret_codes);                         \
     }                                                                                              \
-    static void dequantize_##name(const uint8_t *codes, size_t n, uint32_t word, void *ret_dst) {  \
-        dequantize(dtype, codes, n, word, ret_dst);                                                \
+    static void dequantize_runs_##name(const struct mesa_affine_runs *runs, const uint8_t *codes,  \
+                                       uint32_t word, void *ret_dst) {                             \
+        dequantize_runs(dtype, runs, codes, word, ret_dst);                                        \
     }                                                                                              \
     static bool range_columns_##name(const void *src, size_t rows, size_t n, float *lo,            \
                                      float *hi) {                                                  \
@@ -59,9 +65,9 @@
 #define SET_AFFINE_ENTRIES(name, dtype, hot)                                                       \
     table->affine_encode[dtype] = encode_##name;                                                   \
     table->affine_decode[dtype] = decode_##name;                                                   \
-    table->affine_range[dtype] = range_##name;                                                     \
-    table->affine_quantize[dtype] = quantize_##name;                                               \
-    table->affine_dequantize[dtype] = dequantize_##name;                                           \
+    table->affine_range[dtype] = range_runs_##name;                                                \
+    table->affine_quantize[dtype] = quantize_runs_##name;                                          \
+    table->affine_dequantize[dtype] = dequantize_runs_##name;                                      \
     table->affine_range_columns[dtype] = range_columns_##name;                                     \
     table->affine_quantize_columns[dtype] = quantize_columns_##name;                               \
     table->affine_dequantize_columns[dtype] = dequantize_columns_##name;

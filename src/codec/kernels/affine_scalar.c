@@ -43,6 +43,29 @@ MESA_ALWAYS_INLINE void dequantize(enum mesa_dtype dtype, const uint8_t *codes, 
         element_store(dtype, ret_dst, i, affine_value(codes[i], word));
 }
 
+MESA_ALWAYS_INLINE bool range_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
+                                   const void *src, float *lo, float *hi) {
+    bool finite = true;
+    for (size_t i = 0; i < runs->runs; i++)
+        finite &= range(dtype, run_at(dtype, runs, src, i), runs->run, lo, hi);
+    return finite;
+}
+
+MESA_ALWAYS_INLINE void quantize_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
+                                      const void *src, uint32_t word, unsigned bits,
+                                      bool strict_sign, uint8_t *ret_codes) {
+    for (size_t i = 0; i < runs->runs; i++)
+        quantize(dtype, run_at(dtype, runs, src, i), runs->run, word, bits, strict_sign,
+                 ret_codes + i * runs->code_stride);
+}
+
+MESA_ALWAYS_INLINE void dequantize_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
+                                        const uint8_t *codes, uint32_t word, void *ret_dst) {
+    for (size_t i = 0; i < runs->runs; i++)
+        dequantize(dtype, codes + i * runs->code_stride, runs->run, word,
+                   (char *)ret_dst + run_offset(dtype, runs, i));
+}
+
 /* ---- one group for each column --------------------------------------------------------------- */
 
 MESA_ALWAYS_INLINE bool range_columns(enum mesa_dtype dtype, const void *src, size_t rows, size_t n,

@@ -85,36 +85,41 @@ MESA_ALWAYS_INLINE vint bf16_order(vint x) {
     return i_xor(x, i_and(h_sign(x), h_set(0x7fff)));
 }
 
-/* The first n elements of bfloat16, n a multiple of 4 * LANES: compared as integers, which takes a
- * vector of 2 * LANES. */
-MESA_ALWAYS_INLINE void extent_add_bf16(struct extent *extent, const void *src, size_t n) {
-    vint lo[2] = {h_set(INT16_MAX), h_set(INT16_MAX)};
-    vint hi[2] = {h_set(INT16_MIN), h_set(INT16_MIN)};
-    for (size_t i = 0; i < n; i += 4 * LANES) {
-        for (size_t k = 0; k < 2; k++) {
-            vint x = bf16_order(i_load(element_at(MESA_BF16, src, i + 2 * LANES * k)));
-            lo[k] = h_min(lo[k], x);
-            hi[k] = h_max(hi[k], x);
-        }
-    }
-    if (n == 0)
-        return;
-    vint least = bf16_order(h_min(lo[0], lo[1])), most = bf16_order(h_max(hi[0], hi[1]));
-    extent_add(extent, even_bf16(least));
-    extent_add(extent, odd_bf16(least));
-    extent_add(extent, even_bf16(most));
-    extent_add(extent, odd_bf16(most));
+/* Four independent accumulators, for the latency of the operations. Of bfloat16, whole steps are
+ * compared as integers, which takes a vector of 2 * LANES. */
+struct extents {
+    struct extent parts[4];
+    vint lo[2], hi[2];
+};
+
+/* Elements that all accumulators take together. */
+#define EXTENT_STEP (4 * (size_t)LANES)
+
+MESA_ALWAYS_INLINE struct extents extents_start(void) {
+    return (struct extents){
+        .parts = {extent_start(), extent_start(), extent_start(), extent_start()},
+        .lo = {h_set(INT16_MAX), h_set(INT16_MAX)},
+        .hi = {h_set(INT16_MIN), h_set(INT16_MIN)},
+    };
 }
 
-/* Four independent accumulators, for the latency of the operations. */
-MESA_ALWAYS_INLINE struct extent extent_of(enum mesa_dtype dtype, const void *src, size_t n) {
-    struct extent parts[4] = {extent_start(), extent_start(), extent_start(), extent_start()};
-    size_t i = 0;
-    if (dtype == MESA_BF16) {
-        i = n / (4 * LANES) * (4 * LANES);
-        extent_add_bf16(&parts[0], src, i);
+MESA_ALWAYS_INLINE void extents_add_bf16(struct extents *extents, const void *src) {
+    UNROLL
+    for (size_t k = 0; k < 2; k++) {
+        vint x = bf16_order(i_load(element_at(MESA_BF16, src, 2 * LANES * k)));
+        extents->lo[k] = h_min(extents->lo[k], x);
+        extents->hi[k] = h_max(extents->hi[k], x);
     }
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
+}
+
+MESA_ALWAYS_INLINE void extents_add(enum mesa_dtype dtype, struct extents *extents, const void *src,
+                                    size_t n) {
+    struct extent *parts = extents->parts;
+    size_t i = 0;
+    if (dtype == MESA_BF16)
+        for (; i + EXTENT_STEP <= n; i += EXTENT_STEP)
+            extents_add_bf16(extents, element_at(MESA_BF16, src, i));
+    for (; i + EXTENT_STEP <= n; i += EXTENT_STEP) {
         UNROLL
         for (size_t j = 0; j < 4; j++)
             extent_add(&parts[j], load_floats(dtype, element_at(dtype, src, i + j * LANES)));
@@ -123,16 +128,39 @@ MESA_ALWAYS_INLINE struct extent extent_of(enum mesa_dtype dtype, const void *sr
         extent_add(&parts[0], load_floats(dtype, element_at(dtype, src, i)));
     if (i < n)
         extent_add(&parts[1], load_some(dtype, element_at(dtype, src, i), n - i));
+}
+
+/* `had_step`: extents_add() was called with an EXTENT_STEP or more. */
+MESA_ALWAYS_INLINE struct extent extents_join(enum mesa_dtype dtype, struct extents extents,
+                                              bool had_step) {
+    struct extent *parts = extents.parts;
+    if (dtype == MESA_BF16 && had_step) {
+        vint least = bf16_order(h_min(extents.lo[0], extents.lo[1]));
+        vint most = bf16_order(h_max(extents.hi[0], extents.hi[1]));
+        extent_add(&parts[0], even_bf16(least));
+        extent_add(&parts[1], odd_bf16(least));
+        extent_add(&parts[2], even_bf16(most));
+        extent_add(&parts[3], odd_bf16(most));
+    }
     return extent_join(extent_join(parts[0], parts[1]), extent_join(parts[2], parts[3]));
+}
+
+MESA_ALWAYS_INLINE struct extent extent_of(enum mesa_dtype dtype, const void *src, size_t n) {
+    struct extents extents = extents_start();
+    extents_add(dtype, &extents, src, n);
+    return extents_join(dtype, extents, n >= EXTENT_STEP);
 }
 
 MESA_ALWAYS_INLINE vmask finite_lanes(vfloat doubt) {
     return i_is_zero(i_bits(doubt));
 }
 
-MESA_ALWAYS_INLINE bool range(enum mesa_dtype dtype, const void *src, size_t n, float *lo,
-                              float *hi) {
-    struct extent extent = extent_of(dtype, src, n);
+MESA_ALWAYS_INLINE bool range_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
+                                   const void *src, float *lo, float *hi) {
+    struct extents extents = extents_start();
+    for (size_t i = 0; i < runs->runs; i++)
+        extents_add(dtype, &extents, run_at(dtype, runs, src, i), runs->run);
+    struct extent extent = extents_join(dtype, extents, runs->runs > 0 && runs->run >= EXTENT_STEP);
     float least = v_least(extent.lo), most = v_most(extent.hi);
     *lo = (least < *lo ? least : *lo) + 0.0f;
     *hi = (most > *hi ? most : *hi) + 0.0f;
@@ -255,22 +283,30 @@ struct coder {
     struct rules rules;
     bool stream;
     uint64_t seed;
+    bool clips;         /* elements may lie outside the range of their word, or be NaN */
+    vfloat least, most; /* then: grid indices of the first and the last code */
 };
 
-/* Codes of LANES elements in 32 bits, not clipped yet. */
-MESA_ALWAYS_INLINE vint codes_of(struct coder coder, vfloat x, uint64_t element) {
+/* Grid indices of LANES elements, not rounded yet where the conversion that follows does that: to
+ * nearest even. */
+MESA_ALWAYS_INLINE vfloat indices_of(struct coder coder, vfloat x, uint64_t element) {
     vfloat position = v_mul(x, coder.inverse);
-    bool plain = !coder.rules.stochastic && !coder.rules.strict_sign;
-    if (plain) /* the conversion rounds to nearest even */
-        return i_sub(i_of_v(position), coder.zero_point);
+    if (!coder.rules.stochastic && !coder.rules.strict_sign)
+        return position;
     vfloat index = v_round(position);
     if (coder.rules.stochastic) {
         index = v_floor(position);
         vmask up = m_less(uniforms_from(coder.seed, element), v_sub(position, index));
         index = m_choose(up, v_add(index, v_set(1)), index);
     }
-    if (coder.rules.strict_sign)
-        index = keep_signs(index, x);
+    return coder.rules.strict_sign ? keep_signs(index, x) : index;
+}
+
+/* Codes of LANES elements in 32 bits. Unless the coder clips, what narrows them still must. */
+MESA_ALWAYS_INLINE vint codes_of(struct coder coder, vfloat x, uint64_t element) {
+    vfloat index = indices_of(coder, x, element);
+    if (coder.clips) /* to integers: it does not matter that rounding comes later */
+        index = v_clip(index, coder.least, coder.most);
     return i_sub(i_of_v(index), coder.zero_point);
 }
 
@@ -485,42 +521,71 @@ MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, unsigned bits,
         stores_done();
 }
 
-/* ---- pieces of a group ------------------------------------------------------------------------- */
+/* ---- runs of a group --------------------------------------------------------------------------- */
 
-/* n <= LANES codes in 32 bits. Elements may lie outside the range of their word here, or be NaN. */
-MESA_ALWAYS_INLINE vint quantize_some(enum mesa_dtype dtype, const void *src, size_t n,
-                                      vfloat inverse, vfloat least, vfloat most, bool strict_sign) {
-    vfloat x = load_some(dtype, src, n);
-    vfloat index = v_round(v_mul(x, inverse));
-    if (strict_sign)
-        index = keep_signs(index, x);
-    return i_of_v(v_sub(v_clip(index, least, most), least));
+/* For bytes that are stored as they are: 8 bits, whatever the word was made for. */
+MESA_ALWAYS_INLINE struct coder clipping_coder(vfloat inverse, vint zero_point, unsigned bits,
+                                               bool strict_sign) {
+    vfloat least = v_of_i(zero_point);
+    return (struct coder){
+        .inverse = inverse,
+        .zero_point = zero_point,
+        .rules = {.bits = 8, .strict_sign = strict_sign},
+        .clips = true,
+        .least = least,
+        .most = v_add(least, v_set((float)((1u << bits) - 1))),
+    };
 }
 
-MESA_ALWAYS_INLINE void quantize(enum mesa_dtype dtype, const void *src, size_t n, uint32_t word,
-                                 unsigned bits, bool strict_sign, uint8_t *ret_codes) {
-    if (word == 0) {
-        memset(ret_codes, 0, n);
-        return;
-    }
-    struct affine_grid grid = affine_grid_of(word, bits);
-    vfloat inverse = v_set(grid.inverse), least = v_set(grid.least), most = v_set(grid.most);
+MESA_ALWAYS_INLINE void quantize_run(enum mesa_dtype dtype, struct coder coder, const void *src,
+                                     size_t n, uint8_t *ret_codes) {
     size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK)
+        block_store(ret_codes + i, block_codes(dtype, coder, element_at(dtype, src, i), 0), BLOCK);
     for (; i + LANES <= n; i += LANES)
         codes_store(ret_codes + i,
-                    quantize_some(dtype, element_at(dtype, src, i), LANES, inverse, least, most,
-                                  strict_sign),
-                    LANES);
+                    codes_of(coder, load_floats(dtype, element_at(dtype, src, i)), 0), LANES);
     if (i < n)
         codes_store(ret_codes + i,
-                    quantize_some(dtype, element_at(dtype, src, i), n - i, inverse, least, most,
-                                  strict_sign),
-                    n - i);
+                    codes_of(coder, load_some(dtype, element_at(dtype, src, i), n - i), 0), n - i);
 }
 
-MESA_ALWAYS_INLINE void dequantize(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
-                                   uint32_t word, void *ret_dst) {
-    decode_group(dtype, word, codes, n, 8, n, false, ret_dst);
+MESA_ALWAYS_INLINE void quantize_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
+                                      const void *src, uint32_t word, unsigned bits,
+                                      bool strict_sign, uint8_t *ret_codes) {
+    struct coder coder = clipping_coder(v_set(1.0f / word_scale(word)),
+                                        i_set(word_zero_point(word)), bits, strict_sign);
+    for (size_t i = 0; i < runs->runs; i++) {
+        uint8_t *codes = ret_codes + i * runs->code_stride;
+        if (word == 0)
+            memset(codes, 0, runs->run);
+        else
+            quantize_run(dtype, coder, run_at(dtype, runs, src, i), runs->run, codes);
+    }
+}
+
+MESA_ALWAYS_INLINE void dequantize_run(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
+                                       vint zero_point, vfloat scale, char *dst) {
+    const size_t bytes = element_bytes(dtype);
+    size_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK)
+        store_values(dtype, block_load(codes + i, BLOCK), codes + i, 8, zero_point, scale, false,
+                     dst + i * bytes);
+    for (; i + LANES <= n; i += LANES)
+        store_floats(dtype, dst + i * bytes,
+                     values_of(codes_load(codes + i, LANES), zero_point, scale), false);
+    if (i < n)
+        store_some(dtype, dst + i * bytes,
+                   values_of(codes_load(codes + i, n - i), zero_point, scale), n - i);
+}
+
+MESA_ALWAYS_INLINE void dequantize_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
+                                        const uint8_t *codes, uint32_t word, void *ret_dst) {
+    vint zero_point = i_set(word_zero_point(word));
+    vfloat scale = v_set(word_scale(word));
+    for (size_t i = 0; i < runs->runs; i++)
+        dequantize_run(dtype, codes + i * runs->code_stride, runs->run, zero_point, scale,
+                       (char *)ret_dst + run_offset(dtype, runs, i));
 }
 
 /* ---- one group for each column --------------------------------------------------------------- */
@@ -571,9 +636,9 @@ MESA_ALWAYS_INLINE void quantize_some_columns(enum mesa_dtype dtype, const void 
                                               const uint32_t *words, unsigned bits,
                                               bool strict_sign, uint8_t *ret_codes) {
     vint group = words_load(words, n);
-    vfloat inverse = v_div(v_set(1), scales_of(group)), least = v_of_i(zero_points_in(group));
-    vfloat most = v_add(least, v_set((float)((1u << bits) - 1)));
-    vint codes = quantize_some(dtype, src, n, inverse, least, most, strict_sign);
+    struct coder coder =
+        clipping_coder(v_div(v_set(1), scales_of(group)), zero_points_in(group), bits, strict_sign);
+    vint codes = codes_of(coder, load_some(dtype, src, n), 0);
     codes_store(ret_codes, choose_words(i_is_zero(group), i_set(0), codes), n);
 }
 

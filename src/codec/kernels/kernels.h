@@ -68,11 +68,18 @@ struct mesa_affine_rows {
     bool strict_sign;     /* a nonzero element never gets the code of 0, nor a positive one the
                              code of a negative (for masks made of values) */
     enum mesa_rounding rounding;
-    uint64_t seed;        /* of stochastic rounding; the uniform of an element is a function of
+    uint64_t seed; /* of stochastic rounding; the uniform of an element is a function of
                              (seed, first_element + its index in dense order) only */
     uint64_t first_element;
     bool stream; /* encode: all codes of the tensor together are larger than the caches, and nobody
                     reads them soon: use non-temporal stores (and fence before return) */
+};
+
+/* Elements of one group that is spread over a tensor: runs of equal length, equally far apart. */
+struct mesa_affine_runs {
+    size_t runs, run;   /* how many, and elements in each */
+    ptrdiff_t stride;   /* elements from one run to the next */
+    size_t code_stride; /* bytes from the codes of one run to those of the next, a byte each */
 };
 
 /* First element of group j in a row of `row` elements cut into `groups` groups: whole units of
@@ -96,11 +103,11 @@ static inline size_t mesa_code_row_bytes(size_t row, unsigned bits) {
 
 /* Kinds of comparison that turn a real tensor into a mask. NaN is told in each line. */
 enum mesa_predicate {
-    MESA_ABOVE,     /* !(x <= lo): relu, threshold (NaN passes the gradient, as in PyTorch) */
-    MESA_GREATER,   /* x > lo: leaky_relu, elu-like (NaN: false) */
-    MESA_BETWEEN,   /* lo < x && x < hi: hardtanh (NaN: false) */
-    MESA_WITHIN,    /* lo <= x && x <= hi: clamp (NaN: false) */
-    MESA_NONZERO,   /* x != 0 (NaN: true) */
+    MESA_ABOVE,   /* !(x <= lo): relu, threshold (NaN passes the gradient, as in PyTorch) */
+    MESA_GREATER, /* x > lo: leaky_relu, elu-like (NaN: false) */
+    MESA_BETWEEN, /* lo < x && x < hi: hardtanh (NaN: false) */
+    MESA_WITHIN,  /* lo <= x && x <= hi: clamp (NaN: false) */
+    MESA_NONZERO, /* x != 0 (NaN: true) */
     MESA_PREDICATE_COUNT,
 };
 
@@ -121,16 +128,18 @@ struct mesa_kernels {
                                             const uint8_t *raw, size_t raw_group_bytes, bool stream,
                                             void *ret_dst);
 
-    /* ---- pieces for groups that are not contiguous (head or channel over a whole tensor) */
-    /* Widens [*lo, *hi] (INFINITY, -INFINITY to start with) to cover n elements, as float32; never
+    /* ---- groups that are not contiguous (head or channel over a whole tensor) */
+    /* Widens [*lo, *hi] (INFINITY, -INFINITY to start with) to cover all elements, as float32; never
      * leaves -0 there. False if an element is not finite (then *lo, *hi are unspecified). */
-    bool (*affine_range[MESA_REAL_DTYPES])(const void *src, size_t n, float *lo, float *hi);
-    /* n codes, a byte each, to nearest, for elements of one group whose word is `word` (no mark).
+    bool (*affine_range[MESA_REAL_DTYPES])(const struct mesa_affine_runs *runs, const void *src,
+                                           float *lo, float *hi);
+    /* Codes, a byte each, to nearest, for elements of one group whose word is `word` (no mark).
      * An element outside the range that the word was made for gets the nearest code. */
-    void (*affine_quantize[MESA_REAL_DTYPES])(const void *src, size_t n, uint32_t word,
-                                              unsigned bits, bool strict_sign, uint8_t *ret_codes);
-    void (*affine_dequantize[MESA_REAL_DTYPES])(const uint8_t *codes, size_t n, uint32_t word,
-                                                void *ret_dst);
+    void (*affine_quantize[MESA_REAL_DTYPES])(const struct mesa_affine_runs *runs, const void *src,
+                                              uint32_t word, unsigned bits, bool strict_sign,
+                                              uint8_t *ret_codes);
+    void (*affine_dequantize[MESA_REAL_DTYPES])(const struct mesa_affine_runs *runs,
+                                                const uint8_t *codes, uint32_t word, void *ret_dst);
     /* The same where element i of each of `rows` dense rows of n belongs to group i. */
     bool (*affine_range_columns[MESA_REAL_DTYPES])(const void *src, size_t rows, size_t n,
                                                    float *lo, float *hi);

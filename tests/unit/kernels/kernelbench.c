@@ -50,6 +50,44 @@ static double seconds(void) {
 AFFINE_PASSES(f32, MESA_F32)
 AFFINE_PASSES(bf16, MESA_BF16)
 
+/* Three heads of 64 elements that take turns, each with groups of eight runs. */
+#define HEADS 3
+static const struct mesa_affine_runs head_runs = {
+    .runs = 8, .run = 64, .stride = HEADS * 64, .code_stride = HEADS * 64};
+#define PERIOD ((size_t)HEADS * 64 * 8)
+
+#define RUN_PASSES(name, dtype, type)                                                              \
+    static void range_runs_##name(struct bench *bench) {                                           \
+        const type *src = bench->source;                                                           \
+        for (size_t at = 0; at + PERIOD <= bench->bytes / sizeof *src; at += PERIOD) {             \
+            for (size_t head = 0; head < HEADS; head++) {                                          \
+                float lo = INFINITY, hi = -INFINITY;                                               \
+                if (!bench->table->affine_range[dtype](&head_runs, src + at + 64 * head, &lo,      \
+                                                       &hi))                                       \
+                    abort();                                                                       \
+                bench->words[head] = mesa_affine_word(lo, hi, 8, false, MESA_ROUND_NEAREST);       \
+            }                                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+    static void quantize_runs_##name(struct bench *bench) {                                        \
+        const type *src = bench->source;                                                           \
+        for (size_t at = 0; at + PERIOD <= bench->bytes / sizeof *src; at += PERIOD)               \
+            for (size_t head = 0; head < HEADS; head++)                                            \
+                bench->table->affine_quantize[dtype](&head_runs, src + at + 64 * head,             \
+                                                     bench->words[head], 8, false,                 \
+                                                     bench->held + at + 64 * head);                \
+    }                                                                                              \
+    static void dequantize_runs_##name(struct bench *bench) {                                      \
+        type *dst = bench->source;                                                                 \
+        for (size_t at = 0; at + PERIOD <= bench->bytes / sizeof *dst; at += PERIOD)               \
+            for (size_t head = 0; head < HEADS; head++)                                            \
+                bench->table->affine_dequantize[dtype](&head_runs, bench->held + at + 64 * head,   \
+                                                       bench->words[head], dst + at + 64 * head);  \
+    }
+
+RUN_PASSES(f32, MESA_F32, float)
+RUN_PASSES(bf16, MESA_BF16, uint16_t)
+
 static const float zero_float = 0, one_float = 1.25f;
 
 static void mask_above(struct bench *bench) {
@@ -163,6 +201,12 @@ static const struct {
     {"affine_decode bf16 8 bits", NULL, decode_plain_bf16, MESA_BF16, 8},
     {"affine_encode bf16 4 bits", fill_halves, encode_bf16, MESA_BF16, 4},
     {"affine_decode bf16 4 bits, stream", NULL, decode_bf16, MESA_BF16, 4},
+    {"affine_range f32, runs", fill_floats, range_runs_f32, MESA_F32, 8},
+    {"affine_quantize f32, runs", NULL, quantize_runs_f32, MESA_F32, 8},
+    {"affine_dequantize f32, runs", NULL, dequantize_runs_f32, MESA_F32, 8},
+    {"affine_range bf16, runs", fill_halves, range_runs_bf16, MESA_BF16, 8},
+    {"affine_quantize bf16, runs", NULL, quantize_runs_bf16, MESA_BF16, 8},
+    {"affine_dequantize bf16, runs", NULL, dequantize_runs_bf16, MESA_BF16, 8},
     {"mask_pack f32 above 0", fill_floats, mask_above, MESA_F32, 1},
     {"mask_pack_two 4 bytes", fill_two, mask_two_pack, MESA_F32, 1},
     {"mask_unpack_two 4 bytes, stream", NULL, mask_two_unpack, MESA_F32, 1},

@@ -338,22 +338,39 @@ static void check_affine_rows(enum mesa_dtype dtype, size_t round) {
     expect_same_outputs(0);
 }
 
-static void check_affine_pieces(enum mesa_dtype dtype, size_t round) {
+static struct mesa_affine_runs random_runs(size_t round) {
+    size_t run = length_of_round(round);
+    size_t runs = random_below(20) ? random_below(run < 500 ? 9 : 3) + 1 : 0;
+    return (struct mesa_affine_runs){
+        .runs = runs,
+        .run = run,
+        .stride = (ptrdiff_t)(run + (random_below(3) ? random_below(200) : 0)),
+        .code_stride = run + (random_below(3) ? random_below(200) : 0),
+    };
+}
+
+/* From the start of the first run to the end of the last. */
+static size_t span_of_runs(const struct mesa_affine_runs *runs, size_t stride) {
+    return runs->runs == 0 ? 0 : (runs->runs - 1) * stride + runs->run;
+}
+
+static void check_affine_runs(enum mesa_dtype dtype, size_t round) {
     SKIP_UNLESS_OVERWRITTEN(affine_range[dtype]);
-    size_t n = length_of_round(round), bytes = mesa_dtype_bytes(dtype);
-    const void *src = random_reals(0, dtype, n, random_class());
+    struct mesa_affine_runs runs = random_runs(round);
+    size_t bytes = mesa_dtype_bytes(dtype), span = span_of_runs(&runs, (size_t)runs.stride);
+    const void *src = random_reals(0, dtype, span, random_class());
     float lo[2], hi[2];
-    bool finite[2];
+    bool finite[2], begun = random_below(4) == 0; /* with what another call found */
     for (int i = 0; i < 2; i++) {
-        lo[i] = INFINITY;
-        hi[i] = -INFINITY;
-        finite[i] = (i ? &tested : &scalar)->affine_range[dtype](src, n, &lo[i], &hi[i]);
+        lo[i] = begun ? -0.5f : INFINITY;
+        hi[i] = begun ? 0.25f : -INFINITY;
+        finite[i] = (i ? &tested : &scalar)->affine_range[dtype](&runs, src, &lo[i], &hi[i]);
     }
     expect(finite[0] == finite[1], "affine_range tells finite from not");
     if (!finite[0])
         return;
     expect(memcmp(&lo[0], &lo[1], 4) == 0 && memcmp(&hi[0], &hi[1], 4) == 0, "affine_range");
-    if (n == 0)
+    if (lo[0] > hi[0])
         return;
 
     unsigned bits = (unsigned)random_below(8) + 1;
@@ -363,18 +380,20 @@ static void check_affine_pieces(enum mesa_dtype dtype, size_t round) {
         return;
     entry_name = "affine_quantize";
     if (random_below(2)) /* elements outside the word's range */
-        src = random_reals(0, dtype, n, word == 0 ? ZEROS : random_class());
-    place_outputs(0, n);
+        src = random_reals(0, dtype, span, word == 0 ? ZEROS : random_class());
+    size_t code_bytes = span_of_runs(&runs, runs.code_stride);
+    place_outputs(0, code_bytes);
     for (int i = 0; i < 2; i++)
         (i ? &tested : &scalar)
-            ->affine_quantize[dtype](src, n, word, bits, strict, output[i][0].data);
+            ->affine_quantize[dtype](&runs, src, word, bits, strict, output[i][0].data);
     expect_same_outputs(0);
 
     entry_name = "affine_dequantize";
-    place_outputs(1, n * bytes);
+    uint8_t *codes = place_input(1, code_bytes);
+    memcpy(codes, output[0][0].data, code_bytes);
+    place_outputs(1, span * bytes);
     for (int i = 0; i < 2; i++)
-        (i ? &tested : &scalar)
-            ->affine_dequantize[dtype](output[0][0].data, n, word, output[i][1].data);
+        (i ? &tested : &scalar)->affine_dequantize[dtype](&runs, codes, word, output[i][1].data);
     expect_same_outputs(1);
 }
 
@@ -722,7 +741,7 @@ static void check_all(size_t rounds) {
     for (size_t round = 0; round < rounds; round++) {
         for (enum mesa_dtype dtype = 0; dtype < MESA_REAL_DTYPES; dtype++) {
             check_affine_rows(dtype, round);
-            check_affine_pieces(dtype, round);
+            check_affine_runs(dtype, round);
             check_affine_columns(dtype, round);
             check_predicate(dtype, round);
             check_sign(dtype, round);

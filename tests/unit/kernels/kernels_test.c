@@ -37,7 +37,8 @@ static uint32_t random_word(void) {
 
 /* ---- affine: helpers ------------------------------------------------------------------------------- */
 
-#define MAX_GROUP 300
+#define MAX_GROUP  300
+#define MAX_SPREAD 1000 /* elements from the first to the last of a group in runs */
 
 struct held {
     uint32_t word;
@@ -359,18 +360,27 @@ Test(kernels, affine_rows_are_groups_side_by_side) {
     }
 }
 
-/* The pieces for groups that are not contiguous give what rows give. */
-Test(kernels, affine_pieces_equal_rows) {
-    for (int round = 0; round < 500; round++) {
-        float x[MAX_GROUP], y[MAX_GROUP], z[MAX_GROUP];
-        size_t n = 32 + (size_t)rand() % (MAX_GROUP - 32);
+static struct mesa_affine_runs one_run(size_t n) {
+    return (struct mesa_affine_runs){.runs = 1, .run = n};
+}
+
+/* Runs of a group that is spread give what a contiguous group gives. */
+Test(kernels, affine_runs_equal_rows) {
+    for (int round = 0; round < 900; round++) {
+        float x[MAX_GROUP], y[MAX_GROUP], z[MAX_GROUP], spread[MAX_SPREAD];
+        size_t run = 1 + (size_t)rand() % 99, gap = (size_t)rand() % 50;
+        size_t n = (32 + (size_t)rand() % (MAX_GROUP - 32)) / run * run;
+        if (n < 32 || n / run * (run + gap) > MAX_SPREAD)
+            continue;
+        const struct mesa_affine_runs runs = {n / run, run, (ptrdiff_t)(run + gap), run};
         for (size_t i = 0; i < n; i++)
             x[i] = random_float(round % 5, i);
+        for (size_t i = 0; i < n; i++)
+            spread[i / run * (run + gap) + i % run] = x[i];
         unsigned bits = 1 + (unsigned)rand() % 8;
         bool strict = rand() % 2;
         float lo = INFINITY, hi = -INFINITY;
-        cr_assert(kernels.affine_range[MESA_F32](x, n / 2, &lo, &hi));
-        cr_assert(kernels.affine_range[MESA_F32](x + n / 2, n - n / 2, &lo, &hi));
+        cr_assert(kernels.affine_range[MESA_F32](&runs, spread, &lo, &hi));
         uint32_t word = mesa_affine_word(lo, hi, bits, strict, MESA_ROUND_NEAREST);
         struct mesa_affine_rows rows = one_group(n, bits, strict, MESA_ROUND_NEAREST);
         struct held held = round_trip(&rows, x, y);
@@ -378,15 +388,17 @@ Test(kernels, affine_pieces_equal_rows) {
         if (word == MESA_GROUP_RAW)
             continue;
         uint8_t codes[MAX_GROUP], packed[MAX_GROUP];
-        kernels.affine_quantize[MESA_F32](x, n, word, bits, strict, codes);
+        kernels.affine_quantize[MESA_F32](&runs, spread, word, bits, strict, codes);
         kernels.pack_bits(codes, n, bits, packed);
         cr_assert(eq(int, memcmp(packed, held.codes, mesa_code_row_bytes(n, bits)), 0));
-        kernels.affine_dequantize[MESA_F32](codes, n, word, z);
+        kernels.affine_dequantize[MESA_F32](&runs, codes, word, spread);
+        for (size_t i = 0; i < n; i++)
+            z[i] = spread[i / run * (run + gap) + i % run];
         cr_assert(eq(int, memcmp(y, z, n * sizeof *y), 0));
     }
 }
 
-Test(kernels, affine_columns_equal_pieces) {
+Test(kernels, affine_columns_equal_runs) {
     enum { ROWS = 40, COLUMNS = 7 };
     float x[ROWS][COLUMNS], y[ROWS][COLUMNS], lo[COLUMNS], hi[COLUMNS];
     uint32_t words[COLUMNS];
@@ -406,8 +418,9 @@ Test(kernels, affine_columns_equal_pieces) {
         for (size_t r = 0; r < ROWS; r++) {
             uint8_t code;
             float value;
-            kernels.affine_quantize[MESA_F32](&x[r][i], 1, words[i], 5, true, &code);
-            kernels.affine_dequantize[MESA_F32](&code, 1, words[i], &value);
+            const struct mesa_affine_runs alone = one_run(1);
+            kernels.affine_quantize[MESA_F32](&alone, &x[r][i], words[i], 5, true, &code);
+            kernels.affine_dequantize[MESA_F32](&alone, &code, words[i], &value);
             cr_assert(eq(u8, code, codes[r][i]));
             cr_assert(eq(u32, float_bits(value), float_bits(y[r][i])));
         }
@@ -420,7 +433,8 @@ Test(kernels, quantize_clips_to_the_nearest_code) {
     uint32_t word = mesa_affine_word(-1, 1, 4, false, MESA_ROUND_NEAREST);
     const float far[] = {-1e30f, 1e30f, -INFINITY, INFINITY};
     uint8_t codes[4];
-    kernels.affine_quantize[MESA_F32](far, 4, word, 4, false, codes);
+    const struct mesa_affine_runs all = one_run(4);
+    kernels.affine_quantize[MESA_F32](&all, far, word, 4, false, codes);
     cr_assert(eq(u8, codes[0], 0));
     cr_assert(eq(u8, codes[1], 15));
     cr_assert(eq(u8, codes[2], 0));
