@@ -461,6 +461,97 @@ Test(affine, cycles_of_large_tensors) {
     }
 }
 
+/* Held bytes know nothing of where elements lay, nor of the processor. */
+static void check_same_held(struct mesa_plan *plan, const struct tensor *tensor) {
+    const size_t elements = tensor->source.elements, bytes = mesa_dtype_bytes(tensor->source.dtype);
+    struct tensor dense = {.source = tensor->source};
+    dense.source.data = tensor->dense;
+    dense.source.ndim = 1;
+    dense.source.sizes[0] = (int64_t)elements;
+    dense.source.strides[0] = 1;
+    struct trial first = trial_run(plan, &dense);
+    for (enum mesa_isa isa = 0; isa < MESA_ISA_COUNT; isa++) {
+        if (!mesa_isa_supported(isa))
+            continue;
+        mesa_kernels_init(isa);
+        struct trial trial = trial_run(plan, tensor);
+        cr_assert(eq(int, (int)trial.status, (int)first.status));
+        if (first.status == MESA_OK) {
+            cr_assert(eq(sz, trial.used, first.used));
+            cr_assert(same_bytes(trial.held, first.held, first.used));
+            cr_assert(same_bytes(trial.decoded, first.decoded, elements * bytes));
+        }
+        trial_done(&trial);
+    }
+    init_kernels();
+    trial_done(&first);
+}
+
+/* Tokens of some sequences, three heads and more; large enough for threads. `shape` says which dims
+ * there may be gaps between. */
+static void try_heads(struct chance *chance, size_t run, size_t period_turns, size_t shape) {
+    const int64_t heads = 3 + (int64_t)chance_below(chance, 10), sequences = 3;
+    const int64_t row = heads * (int64_t)run, tokens = 30000 / row + 5;
+    const struct {
+        int ndim;
+        int64_t sizes[4];
+    } shapes[] = {
+        {2, {sequences * tokens, row}},
+        {3, {sequences, tokens, row}},
+        {3, {sequences * tokens, heads, (int64_t)run}},
+        {4, {sequences, tokens, heads, (int64_t)run}},
+    };
+    struct tensor tensor;
+    enum mesa_dtype dtype = (enum mesa_dtype)chance_below(chance, MESA_REAL_DTYPES);
+    tensor_init_sizes(&tensor, chance, dtype, chance_in(chance, 3) ? VALUES_RELU : VALUES_NORMAL,
+                      shapes[shape].ndim, shapes[shape].sizes, false);
+    struct mesa_plan plan = random_plan(chance);
+    if (chance_in(chance, 2))
+        plan.bits = 8;
+    plan.grouping = MESA_GROUP_CYCLE;
+    plan.run = run;
+    plan.cycle = (size_t)heads;
+    plan.period = period_turns * plan.cycle;
+    check_same_held(&plan, &tensor);
+    check_cycle(&plan, &tensor);
+    tensor_done(&tensor);
+}
+
+Test(affine, cycles_do_not_depend_on_where_elements_lie) {
+    struct chance chance = {12};
+    static const size_t runs[] = {1, 3, 16, 17, 64, 80, 127, 128, 200};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        for (size_t shape = 0; shape < 4; shape++) {
+            try_heads(&chance, runs[i], 512 / runs[i] + 1, shape);
+            try_heads(&chance, runs[i], 50000 / runs[i], shape);
+            try_heads(&chance, runs[i], 0, shape);
+        }
+    }
+}
+
+/* The last of many small periods, and whoever works at another one sees it. */
+Test(affine, one_nan_declines_all_periods) {
+    struct chance chance = {13};
+    const int64_t sizes[] = {800, 3 * 64};
+    for (int i = 0; i < 4; i++) {
+        struct tensor tensor;
+        tensor_init_sizes(&tensor, &chance, MESA_F32, VALUES_NORMAL, 2, sizes, true);
+        float *elements = (float *)(uintptr_t)tensor.source.data;
+        if (i < 3)
+            elements[i == 0 ? 0 : i == 1 ? 70000 : tensor.source.elements - 1] = NAN;
+        struct mesa_plan plan = {.codec = &mesa_codec_affine,
+                                 .bits = 8,
+                                 .grouping = MESA_GROUP_CYCLE,
+                                 .run = 64,
+                                 .cycle = 3,
+                                 .period = 3 * 8};
+        struct trial trial = trial_run(&plan, &tensor);
+        cr_assert(eq(int, (int)trial.status, (int)(i < 3 ? MESA_DECLINED : MESA_OK)));
+        trial_done(&trial);
+        tensor_done(&tensor);
+    }
+}
+
 Test(affine, one_nan_declines_a_cycle) {
     struct chance chance = {8};
     const int64_t sizes[] = {50, 12, 64};
