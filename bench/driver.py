@@ -245,7 +245,7 @@ def measure_kernels(results):
 def main():
     parser = argparse.ArgumentParser(description="Measures libmesa against plain PyTorch.")
     parser.add_argument("--only", default="", help="measure what has this text in its name")
-    parser.add_argument("--steps", type=int, default=16, help="timed steps of each model")
+    parser.add_argument("--steps", type=int, default=24, help="timed steps of each model")
     parser.add_argument("--json", type=pathlib.Path, default=ROOT / "build" / "bench.json")
     options = parser.parse_args()
     if not LIBRARY.exists():

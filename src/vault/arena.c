@@ -31,13 +31,14 @@
  * call and the page faults when it is used again. */
 #define DIRTY_BYTES ((size_t)64 << 10)
 
-/* Huge pages are split for gaps in them only where so much more is kept than may be. */
-#define SPLIT_BYTES ((size_t)32 << 20)
+/* Huge pages are split for gaps in them only where so much more is kept than may be, and a part of what
+ * may be: each small page costs as much as a huge one when it is wanted again. */
+#define SPLIT_BYTES ((size_t)64 << 20)
+#define SPLIT_PART  4
 
 /* At the start of a slab; the first block's bytes start at the next unit but one. */
 struct slab {
     struct slab *next, *previous;
-    bool huge; /* still has huge pages: nothing of it was given back since it was mapped */
 };
 
 static_assert(sizeof(struct slab) <= 2 * MESA_BLOCK_UNIT - MESA_BLOCK_HEADER_BYTES,
@@ -130,10 +131,8 @@ static void count_mapped(size_t more, size_t less) {
 static struct mesa_block *slab_create(void) {
     mesa_mapping_trim(); /* as much is in use from now on */
     struct slab *slab = mesa_system_map(SLAB_BYTES, SLAB_BYTES);
-    if (slab != NULL) {
+    if (slab != NULL)
         mesa_system_advise(slab, SLAB_BYTES, MADV_HUGEPAGE);
-        slab->huge = true;
-    }
     pthread_mutex_lock(&arena.lock);
     if (slab == NULL)
         return NULL;
@@ -164,37 +163,42 @@ static void slab_unlink(struct slab *slab) {
     count_mapped(0, SLAB_BYTES);
 }
 
-/* The whole pages of a block that is free or about to be, but for its header, the room for the links,
- * and the next header. Returns their bytes, from *ret_at. */
-static size_t pages_of(struct mesa_block *block, size_t page_bytes, void **ret_at) {
-    uintptr_t begin = mesa_round_up((uintptr_t)(block + 1), page_bytes);
+/* The whole pages of a block that is free or about to be, but for its first `skipped` bytes, its header,
+ * the room for the links, and the next header. Returns their bytes, from *ret_at. */
+static size_t pages_of(struct mesa_block *block, size_t skipped, size_t page_bytes, void **ret_at) {
+    size_t least = sizeof *block > skipped ? sizeof *block : skipped;
+    uintptr_t begin = mesa_round_up((uintptr_t)block + least, page_bytes);
     uintptr_t end = (uintptr_t)mesa_block_behind(block) / page_bytes * page_bytes;
     *ret_at = (void *)begin;
     return end > begin ? end - begin : 0;
 }
 
-/* Gives the memory of a block to the system that is neither in a list nor handed out: whole huge pages,
- * or with `split` everything. */
-static void purge(struct mesa_block *block, bool split) {
-    struct slab *slab = slab_of(block);
+/* Gives at least `bytes` that may be resident of a block to the system, which is neither in a list nor
+ * handed out, or as much as there is: whole huge pages, or with `split` small ones. From its end:
+ * requests are served from the front. */
+static void purge(struct mesa_block *block, size_t bytes, bool split) {
     size_t page_bytes = split ? mesa_system_page_bytes() : MESA_HUGE_PAGE_BYTES;
+    size_t dirty = dirty_bytes(block), left = dirty > bytes ? dirty - bytes : 0;
     void *at;
-    size_t bytes = pages_of(block, page_bytes, &at);
-    if (bytes == 0)
+    size_t purged = pages_of(block, left / page_bytes * page_bytes, page_bytes, &at);
+    if (purged == 0)
         return;
-    /* From now on in small pages, lest the system fill the gap again. Neighbours may do the same. */
-    if (split && __atomic_exchange_n(&slab->huge, false, __ATOMIC_RELAXED))
-        mesa_system_advise(slab, SLAB_BYTES, MADV_NOHUGEPAGE);
-    mesa_system_advise(at, bytes, MADV_DONTNEED);
-    uint32_t units = (uint32_t)(bytes / MESA_BLOCK_UNIT);
-    block->dirty_units = split || block->dirty_units < units ? 0 : block->dirty_units - units;
+    mesa_system_advise(at, purged, MADV_DONTNEED);
+    size_t before = (size_t)((char *)at - (char *)block);
+    left = split ? left : before < dirty ? before : dirty;
+    block->dirty_units = (uint32_t)(left / MESA_BLOCK_UNIT);
+}
+
+/* True if `kept` bytes are so many more than may be kept that small pages are worth it. */
+static bool must_split(size_t kept) {
+    size_t most = mesa_warm_most();
+    return kept > most + SPLIT_BYTES && kept > most + most / SPLIT_PART;
 }
 
 /* Lets the system take the memory of a block if it needs some. Huge pages as a whole only. */
 static void offer(struct mesa_block *block) {
-    bool huge = __atomic_load_n(&slab_of(block)->huge, __ATOMIC_RELAXED);
     void *at;
-    size_t bytes = pages_of(block, huge ? MESA_HUGE_PAGE_BYTES : mesa_system_page_bytes(), &at);
+    size_t bytes = pages_of(block, 0, MESA_HUGE_PAGE_BYTES, &at);
     if (bytes != 0)
         mesa_system_advise(at, bytes, MADV_FREE);
 }
@@ -221,22 +225,19 @@ static struct mesa_block *join_neighbours(struct mesa_block *block) {
  * let go of while the system is called. */
 static void release(struct mesa_block *block) {
     block = join_neighbours(block);
-    size_t dirty = dirty_bytes(block);
-    bool may_stay = mesa_warm_has_room(dirty);
-    if (!may_stay && block->units != SLAB_UNITS && dirty >= DIRTY_BYTES) {
-        bool split = !mesa_warm_has_room(0) && mesa_warm_kept() > mesa_warm_most() + SPLIT_BYTES;
+    size_t wanted = mesa_warm_kept() + dirty_bytes(block), most = mesa_warm_most();
+    bool may_stay = wanted <= most;
+    if (!may_stay && block->units != SLAB_UNITS && dirty_bytes(block) >= DIRTY_BYTES) {
         pthread_mutex_unlock(&arena.lock);
-        purge(block, split);
+        purge(block, wanted - most, must_split(wanted));
         pthread_mutex_lock(&arena.lock);
         block = join_neighbours(block);
     }
-    /* A slab without allocations that has lost its huge pages is not worth keeping. */
-    struct slab *slab = slab_of(block);
-    if (block->units != SLAB_UNITS ||
-        (may_stay && __atomic_load_n(&slab->huge, __ATOMIC_RELAXED))) {
+    if (block->units != SLAB_UNITS || may_stay) {
         block_insert(block);
         return;
     }
+    struct slab *slab = slab_of(block);
     slab_unlink(slab);
     pthread_mutex_unlock(&arena.lock);
     mesa_system_unmap(slab, SLAB_BYTES);
@@ -379,46 +380,60 @@ void mesa_arena_free(void *held) {
         slab_free(mesa_block_of(held));
 }
 
-static void each_free_block(struct slab *slab, size_t least_dirty,
-                            void (*call)(struct mesa_block *)) {
-    for (struct mesa_block *block = first_block(slab); block->state != MESA_BLOCK_END;
-         block = mesa_block_behind(block))
-        if (block->state == MESA_BLOCK_FREE && dirty_bytes(block) >= least_dirty)
-            call(block);
-}
-
-static void purge_listed(struct mesa_block *block) {
-    size_t dirty = dirty_bytes(block);
-    purge(block, true);
-    block->dirty_units = 0;
-    mesa_warm_count_kept(0, dirty);
-}
-
-static void give_back(struct slab *slab) {
+static bool is_empty(struct slab *slab) {
     struct mesa_block *first = first_block(slab);
-    if (first->state == MESA_BLOCK_FREE && first->units == SLAB_UNITS) {
-        block_remove(first);
-        slab_unlink(slab);
-        mesa_system_unmap(slab, SLAB_BYTES);
-    } else {
-        each_free_block(slab, mesa_system_page_bytes(), purge_listed);
+    return first->state == MESA_BLOCK_FREE && first->units == SLAB_UNITS;
+}
+
+/* Gives free memory of a slab to the system until no more is kept than may be. */
+static void give_back(struct slab *slab, bool split) {
+    size_t least = split ? mesa_system_page_bytes() : MESA_HUGE_PAGE_BYTES;
+    for (struct mesa_block *block = first_block(slab);
+         block->state != MESA_BLOCK_END && !mesa_warm_has_room(0);
+         block = mesa_block_behind(block)) {
+        size_t dirty = dirty_bytes(block), kept = mesa_warm_kept(), most = mesa_warm_most();
+        if (block->state != MESA_BLOCK_FREE || dirty < least || kept <= most)
+            continue;
+        purge(block, kept - most, split);
+        mesa_warm_count_kept(0, dirty - dirty_bytes(block));
     }
 }
 
-/* The lock is held all the time: a slab must not change while it is walked, and a step has just
- * ended. */
+static void offer_free_blocks(struct slab *slab) {
+    for (struct mesa_block *block = first_block(slab); block->state != MESA_BLOCK_END;
+         block = mesa_block_behind(block))
+        if (block->state == MESA_BLOCK_FREE && dirty_bytes(block) >= MESA_HUGE_PAGE_BYTES)
+            offer(block);
+}
+
+static void unmap_if_too_much(struct slab *slab) {
+    if (!is_empty(slab) || mesa_warm_has_room(0))
+        return;
+    block_remove(first_block(slab));
+    slab_unlink(slab);
+    mesa_system_unmap(slab, SLAB_BYTES);
+}
+
+/* From what costs least to what costs most when the memory is wanted again: empty slabs, whole huge
+ * pages, parts of them. The lock is held all the time: a slab must not change while it is walked, and
+ * a step has just ended. */
 void mesa_arena_trim(void) {
+    mesa_mapping_trim();
     pthread_mutex_lock(&arena.lock);
     for (struct slab *slab = arena.slabs, *next; slab != NULL; slab = next) {
         next = slab->next;
-        if (!mesa_warm_has_room(0))
-            give_back(slab);
-        else if (mesa_warm_kept() > MESA_WARM_LEAST_BYTES)
-            each_free_block(slab, DIRTY_BYTES, offer);
+        unmap_if_too_much(slab);
     }
+    for (struct slab *slab = arena.slabs; slab != NULL; slab = slab->next)
+        give_back(slab, false);
+    if (must_split(mesa_warm_kept()))
+        for (struct slab *slab = arena.slabs; slab != NULL; slab = slab->next)
+            give_back(slab, true);
+    bool offers = mesa_warm_kept() > MESA_WARM_LEAST_BYTES;
+    for (struct slab *slab = arena.slabs; slab != NULL && offers; slab = slab->next)
+        offer_free_blocks(slab);
     pthread_mutex_unlock(&arena.lock);
-    mesa_mapping_trim();
-    if (mesa_warm_kept() > MESA_WARM_LEAST_BYTES)
+    if (offers)
         mesa_mapping_offer();
 }
 

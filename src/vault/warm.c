@@ -5,8 +5,9 @@
 
 #include <stdatomic.h>
 
-/* Used and kept bytes together may exceed the high-water mark by this part of it: at the peak itself,
- * too, tensors come and go. */
+/* Used and kept bytes together may exceed the high-water mark by this part of it, or by
+ * MESA_WARM_LEAST_BYTES if that is more: at the peak itself, too, tensors come and go, and what is free
+ * does not always fit. */
 #define SLACK_PART 8
 
 /* The high-water mark falls to that of the last step by this part of the difference. */
@@ -39,9 +40,10 @@ size_t mesa_warm_most(void) {
     size_t in_use = atomic_load_explicit(&used, memory_order_relaxed);
     if (mark < peak)
         mark = peak;
-    mark += mark / SLACK_PART;
-    size_t most = mark > in_use ? mark - in_use : 0;
-    return most > MESA_WARM_LEAST_BYTES ? most : MESA_WARM_LEAST_BYTES;
+    if (mark < in_use)
+        mark = in_use;
+    size_t slack = mark / SLACK_PART;
+    return mark - in_use + (slack > MESA_WARM_LEAST_BYTES ? slack : MESA_WARM_LEAST_BYTES);
 }
 
 void mesa_warm_step(void) {

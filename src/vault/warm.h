@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* May always stay. */
+/* May always stay: not worth a system call. */
 #define MESA_WARM_LEAST_BYTES ((size_t)32 << 20)
 
 void mesa_warm_count_used(size_t more, size_t less);
