@@ -45,11 +45,26 @@ static void choose_exact(struct mesa_choice *choice, enum mesa_dtype dtype) {
     choice->exact = true;
 }
 
+/* 16 bits instead of codes: of floats that have no more of them, every bit. float16 has more digits,
+ * bfloat16 loses neither a zero nor a sign. */
+static void choose_short_float(struct mesa_choice *choice, enum mesa_dtype dtype) {
+    if (dtype != MESA_F32) {
+        choose_exact(choice, dtype);
+        return;
+    }
+    try_codec(choice, &mesa_codec_two);
+    try_codec(choice, choice->keep_signs ? &mesa_codec_bfloat16 : &mesa_codec_float16);
+}
+
 /* Values to an absolute error. float64 is somebody's wish for precision: only a rule that says
  * `affine` touches it. The program's data is a small share of what is saved and alive anyway in most
  * programs, while its rounding goes into the first layer's gradient as a whole: it gets up to 16 bits
  * once it is seen to die. */
 static void choose_value(struct mesa_choice *choice, enum mesa_dtype dtype) {
+    if (choice->settings.bits == MESA_SHORT_FLOAT_BITS && dtype != MESA_F64) {
+        choose_short_float(choice, dtype);
+        return;
+    }
     try_codec(choice, &mesa_codec_two);
     if (dtype == MESA_F64) {
         try_codec(choice, &mesa_codec_sparse);
@@ -84,7 +99,8 @@ static void choose_by_reading(struct mesa_choice *choice, const struct mesa_op_a
     } else if ((reads == MESA_READS_VALUE || reads == MESA_READS_EXP) && real && lossy) {
         choose_value(choice, dtype);
         choice->widest = reads == MESA_READS_EXP ? WIDEST_EXPONENTS : WIDEST_VALUES;
-    } else if (reads == MESA_READS_RELATIVE && dtype == MESA_F32 && lossy) {
+    } else if (reads == MESA_READS_RELATIVE && dtype == MESA_F32 && lossy &&
+               choice->settings.bits != MESA_SHORT_FLOAT_BITS) { /* bfloat16: three digits */
         try_codec(choice, &mesa_codec_two);
         try_codec(choice, &mesa_codec_bfloat16);
     } else {
@@ -123,7 +139,9 @@ static void choose_named(struct mesa_choice *choice, const struct mesa_op_argume
             try_codec(choice, &mesa_codec_sparse);
         break;
     case MESA_WAY_AFFINE:
-        if (real) {
+        if (real && choice->settings.bits == MESA_SHORT_FLOAT_BITS) {
+            choose_short_float(choice, dtype);
+        } else if (real) {
             try_codec(choice, &mesa_codec_two);
             try_codec(choice, &mesa_codec_sparse_affine);
             try_codec(choice, &mesa_codec_affine);

@@ -33,9 +33,11 @@ enum mesa_way {
 };
 const char *mesa_way_name(enum mesa_way way);
 
+#define MESA_SHORT_FLOAT_BITS 16
+
 struct mesa_settings {
     enum mesa_way way;
-    unsigned bits;               /* 1..8 */
+    unsigned bits;               /* 1..8 of codes, or MESA_SHORT_FLOAT_BITS: a short float */
     enum mesa_group_by by;       /* group=N is MESA_BY_BLOCK with group N; row, head, channel, tensor */
     size_t group;                /* 16..1024 */
     enum mesa_rounding rounding; /* round=nearest | stochastic */

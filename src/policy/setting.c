@@ -42,8 +42,9 @@ static bool whole_number(struct mesa_word value, size_t least, size_t most, size
 static bool parse_bits(const struct mesa_line *line, struct mesa_word value,
                        struct mesa_rule *rule) {
     size_t bits;
-    if (!whole_number(value, 1, 8, &bits))
-        return mesa_line_fail(line, value.text, NULL, "'%.*s' bits; expected 1 to 8",
+    if (!whole_number(value, 1, 8, &bits) &&
+        !whole_number(value, MESA_SHORT_FLOAT_BITS, MESA_SHORT_FLOAT_BITS, &bits))
+        return mesa_line_fail(line, value.text, NULL, "'%.*s' bits; expected 1 to 8, or 16",
                               MESA_WORD(value));
     rule->settings.bits = (unsigned)bits;
     return true;

@@ -112,6 +112,26 @@ Test(choose, fine_codes_are_for_data) {
     cr_assert_null(choice.data_only);
 }
 
+Test(choose, sixteen_bits_are_a_short_float) {
+    struct mesa_settings settings = defaults;
+    settings.bits = MESA_SHORT_FLOAT_BITS;
+    const struct mesa_op_argument *gelu = mesa_op_find("gelu", 4)->arguments;
+    struct mesa_choice choice;
+    mesa_policy_choose(&settings, &nowhere, gelu, MESA_F32, &choice);
+    cr_assert_eq(choice.count, 2); /* two values: fewer bits, and exact */
+    cr_assert(choice.candidates[1] == &mesa_codec_float16 && !choice.exact);
+    mesa_policy_choose(&settings, &nowhere, gelu, MESA_BF16, &choice);
+    cr_assert(choice.exact); /* has no more than 16 bits */
+    settings.way = MESA_WAY_AFFINE;
+    mesa_policy_choose(&settings, &nowhere, gelu, MESA_F32, &choice);
+    cr_assert(choice.count == 2 && choice.candidates[1] == &mesa_codec_float16);
+
+    struct mesa_op_argument with_zeros = *gelu; /* float16 would round small values to zero */
+    with_zeros.keep_zeros = true;
+    mesa_policy_choose(&settings, &nowhere, &with_zeros, MESA_F32, &choice);
+    cr_assert(choice.candidates[1] == &mesa_codec_bfloat16);
+}
+
 static void values_survive(const struct mesa_op_argument *row, enum mesa_dtype dtype,
                            enum mesa_way way, const struct mesa_choice *choice) {
     (void)way;

@@ -45,6 +45,7 @@ Test(docs, has_all_ways) {
 Test(docs, has_all_settings_and_conditions) {
     static const char *const rows[] = {
         "bits=1` .. `bits=8",
+        "bits=16",
         "group=16` .. `group=1024",
         "group=row",
         "group=head",

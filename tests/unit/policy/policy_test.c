@@ -518,12 +518,14 @@ Test(mistake, in_settings) {
     expect_mistake("* affine bit=4", "test:1:10: unknown setting 'bit='; expected " EXPECTED_KEY
                                      "; did you mean 'bits'?");
     expect_mistake("* =4", "test:1:3: unknown setting '='; expected " EXPECTED_KEY);
-    expect_mistake("* bits=9", "test:1:8: '9' bits; expected 1 to 8");
-    expect_mistake("* bits=0", "test:1:8: '0' bits; expected 1 to 8");
-    expect_mistake("* bits=", "test:1:8: '' bits; expected 1 to 8");
-    expect_mistake("* bits=4x", "test:1:8: '4x' bits; expected 1 to 8");
+    expect_mistake("* bits=9", "test:1:8: '9' bits; expected 1 to 8, or 16");
+    expect_mistake("* bits=15", "test:1:8: '15' bits; expected 1 to 8, or 16");
+    expect_mistake("* bits=17", "test:1:8: '17' bits; expected 1 to 8, or 16");
+    expect_mistake("* bits=0", "test:1:8: '0' bits; expected 1 to 8, or 16");
+    expect_mistake("* bits=", "test:1:8: '' bits; expected 1 to 8, or 16");
+    expect_mistake("* bits=4x", "test:1:8: '4x' bits; expected 1 to 8, or 16");
     expect_mistake("* bits=99999999999999999999", "test:1:8: '99999999999999999999' bits; expected "
-                                                  "1 to 8");
+                                                  "1 to 8, or 16");
     expect_mistake("* group=8", "test:1:9: unknown group '8'; expected 16 to 1024, row, head, "
                                 "channel or tensor");
     expect_mistake("* group=1025",
