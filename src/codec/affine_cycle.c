@@ -99,13 +99,6 @@ static bool find_word(const struct mesa_plan *plan, float lo, float hi, uint32_t
     return *ret_word != MESA_GROUP_RAW && mesa_affine_mark_wide(plan, ret_word, 1) == 0;
 }
 
-static void start_ranges(size_t groups, float *ret_lo, float *ret_hi) {
-    for (size_t i = 0; i < groups; i++) {
-        ret_lo[i] = INFINITY;
-        ret_hi[i] = -INFINITY;
-    }
-}
-
 static struct mesa_tile_reader reader_of(const struct encoder *encoder, void *scratch) {
     return (struct mesa_tile_reader){
         .cycle = &encoder->layout.cycle, .source = encoder->source, .scratch = scratch};
@@ -141,7 +134,7 @@ static bool word_period(const struct encoder *encoder, struct mesa_tile_reader *
     size_t groups = reader->cycle->groups_in_turn;
     size_t first = begin / reader->cycle->period * groups;
     float lo[MESA_TILE_GROUPS], hi[MESA_TILE_GROUPS];
-    start_ranges(groups, lo, hi);
+    mesa_tile_start_ranges(groups, lo, hi);
     for (size_t at = begin; at < end;) {
         struct mesa_tile tile = mesa_tile_of_source(reader, at, end);
         if (!mesa_tile_range(reader->cycle, &tile, lo + (tile.group - first),
@@ -207,7 +200,7 @@ static void range_piece(void *context, size_t begin, size_t end) {
     while (begin < end && !is_declined(encoder)) {
         struct mesa_tile tile = mesa_tile_of_source(&reader, begin, end);
         size_t groups = mesa_tile_groups(cycle, &tile);
-        start_ranges(groups, lo, hi);
+        mesa_tile_start_ranges(groups, lo, hi);
         if (!mesa_tile_range(cycle, &tile, lo, hi)) {
             decline(encoder);
             return;

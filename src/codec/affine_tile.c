@@ -103,13 +103,17 @@ struct mesa_tile mesa_tile_of_source(struct mesa_tile_reader *reader, size_t at,
 
 /* ---- ranges ------------------------------------------------------------------------------------ */
 
+void mesa_tile_start_ranges(size_t n, float *ret_lo, float *ret_hi) {
+    for (size_t i = 0; i < n; i++) {
+        ret_lo[i] = INFINITY;
+        ret_hi[i] = -INFINITY;
+    }
+}
+
 static bool range_columns(const struct mesa_cycle *cycle, const struct mesa_tile *tile, float *lo,
                           float *hi) {
     float least[MESA_TILE_GROUPS], most[MESA_TILE_GROUPS];
-    for (size_t i = 0; i < tile->columns; i++) {
-        least[i] = INFINITY;
-        most[i] = -INFINITY;
-    }
+    mesa_tile_start_ranges(tile->columns, least, most);
     if (!mesa_kernels.affine_range_columns[cycle->dtype](tile->first, tile->rows, tile->columns,
                                                          least, most))
         return false;

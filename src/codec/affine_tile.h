@@ -52,6 +52,9 @@ struct mesa_tile_reader {
  * next call. May be shorter. */
 struct mesa_tile mesa_tile_of_source(struct mesa_tile_reader *reader, size_t at, size_t end);
 
+/* Ranges of nothing yet. */
+void mesa_tile_start_ranges(size_t n, float *ret_lo, float *ret_hi);
+
 /* Widens the ranges of the tile's groups. False if an element is not finite. */
 bool mesa_tile_range(const struct mesa_cycle *cycle, const struct mesa_tile *tile, float *lo,
                      float *hi);

@@ -189,9 +189,8 @@ static void purge(struct mesa_block *block, size_t bytes, bool split) {
     block->dirty_units = (uint32_t)(left / MESA_BLOCK_UNIT);
 }
 
-/* True if `kept` bytes are so many more than may be kept that small pages are worth it. */
-static bool must_split(size_t kept) {
-    size_t most = mesa_warm_most();
+/* True if `kept` bytes are so many more than `most` that small pages are worth it. */
+static bool must_split(size_t kept, size_t most) {
     return kept > most + SPLIT_BYTES && kept > most + most / SPLIT_PART;
 }
 
@@ -229,7 +228,7 @@ static void release(struct mesa_block *block) {
     bool may_stay = wanted <= most;
     if (!may_stay && block->units != SLAB_UNITS && dirty_bytes(block) >= DIRTY_BYTES) {
         pthread_mutex_unlock(&arena.lock);
-        purge(block, wanted - most, must_split(wanted));
+        purge(block, wanted - most, must_split(wanted, most));
         pthread_mutex_lock(&arena.lock);
         block = join_neighbours(block);
     }
@@ -426,7 +425,7 @@ void mesa_arena_trim(void) {
     }
     for (struct slab *slab = arena.slabs; slab != NULL; slab = slab->next)
         give_back(slab, false);
-    if (must_split(mesa_warm_kept()))
+    if (must_split(mesa_warm_kept(), mesa_warm_most()))
         for (struct slab *slab = arena.slabs; slab != NULL; slab = slab->next)
             give_back(slab, true);
     bool offers = mesa_warm_kept() > MESA_WARM_LEAST_BYTES;

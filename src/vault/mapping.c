@@ -15,68 +15,36 @@
 /* A kept piece may be larger than the request by this part of it. */
 #define WASTED_PART 8
 
-/* Huge pages save most of the page faults. Not for giants: they may be tables of which only a few
- * rows are ever touched. */
-#define HUGE_AT_MOST ((size_t)64 << 20)
-
 #define KEPT_PIECES 1024
 
 /* Not in the pieces themselves: the system may take their memory at any time (mesa_mapping_offer). */
 struct kept {
     void *at;
+    size_t bytes;
     uint64_t age; /* pieces that were given back before it */
     bool offered;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Under lock. */
-static size_t kept_bytes[KEPT_PIECES]; /* apart from the rest: they are what a search reads */
 static struct kept kept[KEPT_PIECES];
 static size_t kept_count;
 static uint64_t given;
 static struct mesa_mapping_totals totals;
 
-/* One call instead of a fault for each page. */
-static void populate(char *at, size_t bytes) {
-#ifdef MADV_POPULATE_WRITE
-    if (bytes != 0)
-        mesa_system_advise(at, bytes, MADV_POPULATE_WRITE);
-#else
-    (void)at;
-    (void)bytes;
-#endif
-}
-
-static void *map(size_t bytes) {
-    bool huge = bytes >= MESA_HUGE_PAGE_BYTES && bytes <= HUGE_AT_MOST;
-    char *at = mesa_system_map(bytes, huge ? MESA_HUGE_PAGE_BYTES : mesa_system_page_bytes());
-    if (at == NULL)
-        return NULL;
-    size_t whole = bytes / MESA_HUGE_PAGE_BYTES * MESA_HUGE_PAGE_BYTES;
-    if (huge)
-        mesa_system_advise(at, bytes, MADV_HUGEPAGE);
-    if (bytes <= HUGE_AT_MOST)
-        populate(at + whole, bytes - whole);
-    return at;
-}
-
 /* ---- table (lock held) -------------------------------------------------------------------------- */
 
-static void insert(const struct kept *piece, size_t bytes) {
-    kept_bytes[kept_count] = bytes;
+static void insert(const struct kept *piece) {
     kept[kept_count++] = *piece;
-    totals.kept_bytes += bytes;
-    mesa_warm_count_kept(bytes, 0);
+    totals.kept_bytes += piece->bytes;
+    mesa_warm_count_kept(piece->bytes, 0);
 }
 
-static struct kept take_out(size_t index, size_t *ret_bytes) {
+static struct kept take_out(size_t index) {
     struct kept piece = kept[index];
-    *ret_bytes = kept_bytes[index];
-    kept_count--;
-    kept[index] = kept[kept_count];
-    kept_bytes[index] = kept_bytes[kept_count];
-    totals.kept_bytes -= *ret_bytes;
-    mesa_warm_count_kept(0, *ret_bytes);
+    kept[index] = kept[--kept_count];
+    totals.kept_bytes -= piece.bytes;
+    mesa_warm_count_kept(0, piece.bytes);
     return piece;
 }
 
@@ -85,10 +53,10 @@ static struct kept take_out(size_t index, size_t *ret_bytes) {
 static size_t find(size_t bytes) {
     size_t most = bytes + bytes / WASTED_PART, best = KEPT_PIECES;
     for (size_t i = 0; i < kept_count; i++) {
-        if (kept_bytes[i] < bytes || kept_bytes[i] > most)
+        if (kept[i].bytes < bytes || kept[i].bytes > most)
             continue;
-        if (best == KEPT_PIECES || kept_bytes[i] < kept_bytes[best] ||
-            (kept_bytes[i] == kept_bytes[best] && kept[i].age > kept[best].age))
+        if (best == KEPT_PIECES || kept[i].bytes < kept[best].bytes ||
+            (kept[i].bytes == kept[best].bytes && kept[i].age > kept[best].age))
             best = i;
     }
     return best;
@@ -105,10 +73,9 @@ static size_t oldest(void) {
 /* Unmaps the oldest until `most` bytes may be kept, here and elsewhere. Lock held; let go of meanwhile. */
 static void unmap_beyond(size_t most) {
     while (kept_count > 0 && (kept_count == KEPT_PIECES || mesa_warm_kept() > most)) {
-        size_t bytes;
-        struct kept piece = take_out(oldest(), &bytes);
+        struct kept piece = take_out(oldest());
         pthread_mutex_unlock(&lock);
-        mesa_system_unmap(piece.at, bytes);
+        mesa_system_unmap(piece.at, piece.bytes);
         pthread_mutex_lock(&lock);
     }
 }
@@ -122,15 +89,17 @@ void *mesa_mapping_take(size_t bytes, size_t *ret_bytes) {
     void *at = NULL;
     pthread_mutex_lock(&lock);
     size_t index = find(bytes);
-    if (index != KEPT_PIECES)
-        at = take_out(index, &bytes).at;
+    if (index != KEPT_PIECES) {
+        bytes = kept[index].bytes;
+        at = take_out(index).at;
+    }
     totals.used_bytes += bytes;
     mesa_warm_count_used(bytes, 0);
     if (at == NULL)
         unmap_beyond(mesa_warm_most());
     pthread_mutex_unlock(&lock);
     if (at == NULL)
-        at = map(bytes);
+        at = mesa_system_map(bytes, mesa_system_page_bytes());
     if (at == NULL) {
         pthread_mutex_lock(&lock);
         totals.used_bytes -= bytes;
@@ -145,14 +114,8 @@ void mesa_mapping_give(void *at, size_t bytes) {
     pthread_mutex_lock(&lock);
     totals.used_bytes -= bytes;
     mesa_warm_count_used(0, bytes);
-    size_t most = mesa_warm_most();
-    if (bytes > most) {
-        pthread_mutex_unlock(&lock);
-        mesa_system_unmap(at, bytes);
-        return;
-    }
-    insert(&(struct kept){.at = at, .age = given++}, bytes);
-    unmap_beyond(most);
+    insert(&(struct kept){.at = at, .bytes = bytes, .age = given++});
+    unmap_beyond(mesa_warm_most());
     pthread_mutex_unlock(&lock);
 }
 
@@ -168,14 +131,13 @@ void mesa_mapping_offer(void) {
     for (size_t i = kept_count; i-- > 0;) {
         if (i >= kept_count || kept[i].offered)
             continue;
-        size_t bytes;
-        struct kept piece = take_out(i, &bytes);
+        struct kept piece = take_out(i);
         pthread_mutex_unlock(&lock);
-        mesa_system_advise(piece.at, bytes, MADV_FREE);
+        mesa_system_advise(piece.at, piece.bytes, MADV_FREE);
         piece.offered = true;
         pthread_mutex_lock(&lock);
         unmap_beyond(SIZE_MAX); /* other threads may have filled the table */
-        insert(&piece, bytes);
+        insert(&piece);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -1,6 +1,7 @@
 /* Large pieces of memory, each a mapping of its own. What was given back a moment ago is kept for the
  * next request of about that size: a training step asks for the same sizes over and over, and memory
- * that is still mapped costs no page fault. How much may be kept is said by warm.h. Knows bytes only.
+ * that is still mapped costs no page fault. No huge pages are asked for: giants may be tables of which only
+ * a few rows are ever touched. How much may be kept is said by warm.h. Knows bytes only.
  *
  * Any thread may call anything here; no lock is held while the system is called.
  *

@@ -45,7 +45,7 @@ void *mesa_tensor_memory_alloc(size_t bytes) {
         mesa_arena_free(held);
         return NULL;
     }
-    return (void *)(page + MESA_TENSOR_MEMORY_OFFSET);
+    return record->tensor;
 }
 
 bool mesa_tensor_memory_free(void *at) {

@@ -68,7 +68,7 @@ struct mesa_affine_rows {
     bool strict_sign;     /* a nonzero element never gets the code of 0, nor a positive one the
                              code of a negative (for masks made of values) */
     enum mesa_rounding rounding;
-    uint64_t seed; /* of stochastic rounding; the uniform of an element is a function of
+    uint64_t seed;        /* of stochastic rounding; the uniform of an element is a function of
                              (seed, first_element + its index in dense order) only */
     uint64_t first_element;
     bool stream; /* encode: all codes of the tensor together are larger than the caches, and nobody
@@ -103,11 +103,11 @@ static inline size_t mesa_code_row_bytes(size_t row, unsigned bits) {
 
 /* Kinds of comparison that turn a real tensor into a mask. NaN is told in each line. */
 enum mesa_predicate {
-    MESA_ABOVE,   /* !(x <= lo): relu, threshold (NaN passes the gradient, as in PyTorch) */
-    MESA_GREATER, /* x > lo: leaky_relu, elu-like (NaN: false) */
-    MESA_BETWEEN, /* lo < x && x < hi: hardtanh (NaN: false) */
-    MESA_WITHIN,  /* lo <= x && x <= hi: clamp (NaN: false) */
-    MESA_NONZERO, /* x != 0 (NaN: true) */
+    MESA_ABOVE,     /* !(x <= lo): relu, threshold (NaN passes the gradient, as in PyTorch) */
+    MESA_GREATER,   /* x > lo: leaky_relu, elu-like (NaN: false) */
+    MESA_BETWEEN,   /* lo < x && x < hi: hardtanh (NaN: false) */
+    MESA_WITHIN,    /* lo <= x && x <= hi: clamp (NaN: false) */
+    MESA_NONZERO,   /* x != 0 (NaN: true) */
     MESA_PREDICATE_COUNT,
 };
 

@@ -76,6 +76,10 @@ Test(mapping, nothing_is_kept_beyond_the_bound) {
         cr_assert(totals().kept_bytes + 5 * MIB > (given < most ? given : most));
     }
     cr_assert(totals().kept_bytes <= MESA_WARM_LEAST_BYTES);
+    char *giant = mesa_mapping_take(80 * MIB, &bytes[0]);
+    size_t kept = totals().kept_bytes;
+    mesa_mapping_give(giant, bytes[0]);
+    cr_assert(eq(sz, totals().kept_bytes, kept + bytes[0])); /* it does not drive out the others */
 }
 
 /* What is in use counts against what is kept: the oldest goes when there is more of that. */
