@@ -12,7 +12,7 @@ CHOICES = {
     "inplace": ("any", "only"),
     "place": ("in", "out"),
     "how": ("tensor", "optional", "list"),
-    "reads": ("exact", "value", "relative", "exp", "mask", "sign", "integers", "bool", "geometry",
+    "reads": ("exact", "value", "relative", "exp", "mask", "sign", "compare", "integers", "bool", "geometry",
               "weight"),
     "predicate": ("-", "above", "greater", "between", "within", "nonzero"),
     "heads": ("-", "bhnd", "folded", "map", "linear", "channels"),
@@ -112,6 +112,8 @@ def any_of(rows):
 
     merged = dict(rows[0], argument="?", guard="-", how="tensor")
     merged["reads"] = common("reads", "exact")
+    if merged["reads"] == "compare":  # one says nothing if it cannot be told from the other
+        merged["reads"] = "exact"
     merged["predicate"] = common("predicate", "-")
     if merged["reads"] == "mask" and len({(row["predicate"], row["lo"], row["hi"])
                                           for row in rows}) > 1:

@@ -20,6 +20,7 @@ enum mesa_reads {
     MESA_READS_EXP,      /* exp(value): log_softmax; a short float, or affine with a small range */
     MESA_READS_MASK,     /* only a comparison with constants: see predicate */
     MESA_READS_SIGN,     /* only the sign (3 values) */
+    MESA_READS_COMPARE,  /* only how it compares with the op's other input */
     MESA_READS_INTEGERS, /* indices, labels, offsets: exact, but in fewer bits */
     MESA_READS_BOOL,     /* a condition: bool (1 bit); of another dtype exact */
     MESA_READS_GEOMETRY, /* shape, dtype, memory format only */

@@ -12,7 +12,8 @@ const struct mesa_codec *const mesa_codecs[] = {
     &mesa_codec_narrow,   &mesa_codec_sparse,
     &mesa_codec_exponent, &mesa_codec_sparse_affine,
     &mesa_codec_bfloat16, &mesa_codec_float16,
-    &mesa_codec_copy,     NULL,
+    &mesa_codec_copy,     &mesa_codec_compare,
+    NULL,
 };
 
 const struct mesa_codec *mesa_codec_find(const char *name) {

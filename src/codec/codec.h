@@ -26,6 +26,8 @@ struct mesa_source {
     int64_t sizes[MESA_MAX_DIMS];   /* > 0 */
     int64_t strides[MESA_MAX_DIMS]; /* elements, > 0, falling; no overlap */
     size_t elements;                /* product of sizes */
+    const void *against; /* borrowed for the call: elements of another tensor with the same dtype and
+                            geometry, which these are compared with; NULL: none */
 };
 
 /* How elements share a scale. */
@@ -33,6 +35,13 @@ enum mesa_grouping {
     MESA_GROUP_BLOCK, /* contiguous groups of about `group` elements within rows of `row` */
     MESA_GROUP_CYCLE, /* runs of `run` elements; run r belongs to group r % cycle + cycle * (r / period)
                           where period (in runs) is a multiple of cycle, or 0 for one period */
+};
+
+/* How two elements compare if one of them is NaN. */
+enum mesa_unordered {
+    MESA_UNORDERED_IS_NEITHER, /* not at all: the comparison is NaN */
+    MESA_UNORDERED_IS_LESS,    /* a NaN is less than any number; two are told apart by nobody */
+    MESA_UNORDERED_IS_MORE,
 };
 
 struct mesa_codec;
@@ -58,6 +67,8 @@ struct mesa_plan {
     /* mask */
     enum mesa_predicate predicate; /* for real dtypes; ignored for bool */
     double lo, hi;
+
+    enum mesa_unordered unordered; /* compare */
 
     /* window: the planes of a pooling layer whose indices these are, in pixels; 0: none */
     size_t window_in_width, window_in_height, window_out_width, window_out_height;
@@ -103,6 +114,7 @@ extern const struct mesa_codec
 extern const struct mesa_codec
     mesa_codec_two; /* any dtype with at most two bit patterns: 1 bit, exact */
 extern const struct mesa_codec mesa_codec_sign;   /* sign of a real: 2 bits */
+extern const struct mesa_codec mesa_codec_compare; /* less, equal or more than another tensor: 2 bits */
 extern const struct mesa_codec mesa_codec_window; /* indices of max pooling as offsets, exact */
 extern const struct mesa_codec mesa_codec_narrow; /* integers in fewer bits, exact */
 extern const struct mesa_codec

@@ -96,6 +96,9 @@ static void choose_by_reading(struct mesa_choice *choice, const struct mesa_op_a
     } else if (reads == MESA_READS_SIGN && real) {
         choice->signs_only = true;
         try_codec(choice, &mesa_codec_sign);
+    } else if (reads == MESA_READS_COMPARE && real) {
+        try_codec(choice, &mesa_codec_compare);
+        choose_exact(choice, dtype);
     } else if ((reads == MESA_READS_VALUE || reads == MESA_READS_EXP) && real && lossy) {
         choose_value(choice, dtype);
         choice->widest = reads == MESA_READS_EXP ? WIDEST_EXPONENTS : WIDEST_VALUES;
@@ -127,6 +130,8 @@ static void choose_named(struct mesa_choice *choice, const struct mesa_op_argume
             use_predicate(choice, row);
         else if (real && row != NULL && row->reads == MESA_READS_SIGN)
             try_codec(choice, &mesa_codec_sign);
+        else if (real && row != NULL && row->reads == MESA_READS_COMPARE)
+            try_codec(choice, &mesa_codec_compare);
         else
             try_codec(choice, &mesa_codec_two);
         break;

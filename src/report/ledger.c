@@ -190,6 +190,15 @@ static void note_start(void) {
                                             memory_order_relaxed, memory_order_relaxed);
 }
 
+void mesa_ledger_held(struct mesa_record *record, uint64_t bytes) {
+    raise_peak(&totals.step_held_bytes_peak,
+               add_bytes(&totals.held_bytes, &totals.held_bytes_peak, bytes));
+    if (record == NULL)
+        return;
+    add(&record->held_bytes_total, bytes);
+    add_bytes(&record->held_bytes, &record->held_bytes_peak, bytes);
+}
+
 void mesa_ledger_saved(struct mesa_record *record, uint64_t elements, uint64_t would_bytes,
                        uint64_t held_bytes, bool shared, uint64_t pack_ns) {
     note_start();
@@ -197,8 +206,7 @@ void mesa_ledger_saved(struct mesa_record *record, uint64_t elements, uint64_t w
     add(&totals.pack_ns, pack_ns);
     raise_peak(&totals.step_would_bytes_peak,
                add_bytes(&totals.would_bytes, &totals.would_bytes_peak, would_bytes));
-    raise_peak(&totals.step_held_bytes_peak,
-               add_bytes(&totals.held_bytes, &totals.held_bytes_peak, held_bytes));
+    mesa_ledger_held(record, held_bytes);
     if (record == NULL)
         return;
     add(&record->tensors, 1);
@@ -207,10 +215,8 @@ void mesa_ledger_saved(struct mesa_record *record, uint64_t elements, uint64_t w
     else
         add(&record->elements, elements);
     add(&record->would_bytes_total, would_bytes);
-    add(&record->held_bytes_total, held_bytes);
     add(&record->pack_ns, pack_ns);
     add_bytes(&record->would_bytes, &record->would_bytes_peak, would_bytes);
-    add_bytes(&record->held_bytes, &record->held_bytes_peak, held_bytes);
 }
 
 static void remove_bytes(_Atomic int64_t *level, uint64_t bytes) {

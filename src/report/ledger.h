@@ -66,13 +66,15 @@ struct mesa_record {
 struct mesa_record *mesa_ledger_record(const char *op, const char *argument, enum mesa_dtype dtype,
                                        const char *way, enum mesa_kept kept);
 
-/* In the four calls below `record` may be NULL (no memory for it): then only the totals count.
+/* In the calls below `record` may be NULL (no memory for it): then only the totals count.
  *
  * A tensor was saved. would_bytes: storage bytes that plain PyTorch would hold because of this save
  * and of no earlier one (0 if its storage is counted already or alive anyway); held_bytes: bytes of
  * ours that this save added (for kept tensors: would_bytes, since the framework holds them). */
 void mesa_ledger_saved(struct mesa_record *record, uint64_t elements, uint64_t would_bytes,
                        uint64_t held_bytes, bool shared, uint64_t pack_ns);
+/* An earlier save turned out to hold this many bytes more. */
+void mesa_ledger_held(struct mesa_record *record, uint64_t bytes);
 /* The same bytes are no longer held / would no longer be held. */
 void mesa_ledger_released(struct mesa_record *record, uint64_t would_bytes, uint64_t held_bytes);
 void mesa_ledger_unpacked(struct mesa_record *record, uint64_t unpack_ns);

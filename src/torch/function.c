@@ -21,7 +21,7 @@ _Thread_local bool mesa_function_is_noted __attribute__((tls_model("initial-exec
 
 typedef int gil_is_held(void);
 
-/* PyGILState_Check, or NULL. The same for whoever looks first: see preload/scalar_ops.c. */
+/* PyGILState_Check, or NULL. The same for whoever looks first: see preload/operators.c. */
 static gil_is_held *find_gil(void) {
     static gil_is_held *_Atomic check;
     static atomic_bool found;

@@ -11,6 +11,7 @@
 #include "torch/caller.h"
 #include "torch/clock.h"
 #include "torch/message.h"
+#include "torch/pair.h"
 #include "torch/saved.h"
 #include "torch/verify.h"
 
@@ -69,25 +70,35 @@ static struct mesa_tensor *restore(struct mesa_hook *hook) {
     return restored != NULL ? restored : decode(hook, held);
 }
 
-/* Only the geometry is held: the backward reads no value, so none is written. */
-static struct mesa_tensor *empty_of_shape(struct mesa_hook *hook) {
+/* Only the geometry is held: the backward reads no value, so none is written, or only that it is 0. */
+static struct mesa_tensor *tensor_of_shape(struct mesa_hook *hook) {
     int64_t span = 1;
     for (int i = 0; i < hook->ndim; i++)
         span += (mesa_hook_sizes(hook)[i] - 1) * mesa_hook_restored_strides(hook)[i];
     void *elements;
-    return shape_of(hook, mesa_tensor_create(hook->dtype, (size_t)span, &elements));
+    struct mesa_tensor *tensor = mesa_tensor_create(hook->dtype, (size_t)span, &elements);
+    if (hook->is_half)
+        memset(elements, 0, (size_t)span * mesa_dtype_bytes(hook->dtype));
+    return shape_of(hook, tensor);
+}
+
+static bool may_be_original(const struct mesa_hook *hook, bool for_program) {
+    if (hook->carrier != NULL)
+        return true;
+    /* To verify is to decode: the original that is kept to compare with must not be handed out. */
+    return hook->original == NULL && (!hook->is_half || for_program);
 }
 
 static struct mesa_tensor *tensor_of(struct mesa_hook *hook, bool for_program) {
     if (mesa_counter_version(hook->counter) != hook->version)
         mesa_raise_modified(hook);
-    /* To verify is to decode: the original that is kept to compare with must not be handed out. */
-    struct mesa_tensor *tensor = hook->original == NULL ? alias_of_original(hook) : NULL;
+    struct mesa_tensor *tensor =
+        may_be_original(hook, for_program) ? alias_of_original(hook) : NULL;
     if (tensor != NULL)
         return tensor;
     if (!hook->gives_values && for_program)
         mesa_raise_not_held(hook);
-    tensor = hook->held == NULL ? empty_of_shape(hook) : restore(hook);
+    tensor = hook->held == NULL ? tensor_of_shape(hook) : restore(hook);
     if (tensor == NULL)
         mesa_raise_no_memory();
     if (hook->original != NULL)
@@ -97,7 +108,7 @@ static struct mesa_tensor *tensor_of(struct mesa_hook *hook, bool for_program) {
 
 static struct mesa_tensor *unpack(struct mesa_tensor *ret, struct mesa_hook *hook) {
     uint64_t start = mesa_now_ns();
-    bool for_program = !hook->gives_values && mesa_caller_is_program();
+    bool for_program = !hook->gives_values && !hook->is_given_back && mesa_caller_is_program();
     MESA_INSIDE_SCOPE;
     struct mesa_tensor *tensor = tensor_of(hook, for_program);
     mesa_counter_share(tensor, hook->counter);
@@ -111,11 +122,39 @@ static void pack(struct mesa_hook *hook, const struct mesa_tensor *tensor) {
     (void)tensor; /* everything was held before the hook was registered */
 }
 
+bool mesa_hook_carry(struct mesa_hook *hook) {
+    hook->carrier = mesa_storage_lock(mesa_registry_storage_impl(hook->storage), hook->dtype);
+    return hook->carrier != NULL;
+}
+
+void mesa_hook_carries_on(struct mesa_hook *hook) {
+    size_t elements = 1;
+    for (int i = 0; i < hook->ndim; i++)
+        elements *= (size_t)mesa_hook_sizes(hook)[i];
+    hook->carried_bytes = elements * mesa_dtype_bytes(hook->dtype);
+    mesa_ledger_held(hook->record, hook->carried_bytes);
+}
+
+static void drop_carrier(struct mesa_hook *hook) {
+    if (hook->carrier == NULL)
+        return;
+    mesa_tensor_free(hook->carrier);
+    hook->carrier = NULL;
+    mesa_ledger_released(hook->record, 0, hook->carried_bytes);
+}
+
+void mesa_hook_become_zeros(struct mesa_hook *hook) {
+    hook->is_half = true;
+    drop_carrier(hook);
+}
+
 void mesa_hook_free(struct mesa_hook *hook) {
     struct mesa_charge charge;
     bool outlived;
     void *record = NULL;
     size_t bytes = 0;
+    mesa_pair_forget(hook);
+    drop_carrier(hook);
     mesa_registry_save_end(hook->storage, &charge, &outlived);
     if (hook->held != NULL)
         mesa_held_release(hook->held, &record, &bytes);
@@ -178,6 +217,9 @@ struct mesa_hook *mesa_hook_in(const void *saved) {
 
 void mesa_hook_take_out(struct mesa_hook *hook, void *saved) {
     struct mesa_tensor tensor;
+    /* The engine will not see the partner's original, so the program gets what compares with it as the
+     * original did. */
+    hook->is_given_back = hook->is_half;
     /* An input goes back as the variable that unpack makes of it, with its grad_fn: registering asks
      * for that again. An output's grad_fn is the node itself and was noted when it was saved. */
     if (hook->is_output) {

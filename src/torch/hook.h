@@ -23,11 +23,15 @@ struct mesa_hook {
     bool is_output;
     bool is_view;      /* an input that is a view of something with history */
     bool gives_values; /* what is held gives the values back, if rounded */
+    bool is_half;      /* of a pair that was compared: means nothing beside the other's original */
+    bool is_given_back; /* the program's hooks are about to take its place */
     bool is_constant;  /* no grad_fn and no gradient wanted: input, buffer, frozen weight */
     enum mesa_dtype dtype;
     struct mesa_record *record;     /* shared: the ledger's */
     struct mesa_decision *decision; /* shared: lives for ever */
     struct mesa_tensor *original;   /* owned: only with MESA_VERIFY */
+    struct mesa_tensor *carrier;    /* owned: keeps the original's storage alive; NULL: nothing does */
+    size_t carried_bytes;           /* of what the carrier keeps, once booked */
     int64_t offset;                 /* of the original in its storage, elements */
     int ndim;
     int64_t dims[]; /* sizes, original strides, restored strides: ndim each */
@@ -38,6 +42,15 @@ struct mesa_hook *mesa_hook_create(int ndim);
 
 /* Puts the hook (owned by the SavedVariable from here on) into a SavedVariable. */
 void mesa_hook_register(struct mesa_hook *hook, void *saved);
+
+/* Makes the hook keep the original whole. False without memory, or if it is dead. */
+bool mesa_hook_carry(struct mesa_hook *hook);
+
+/* Books what the carrier keeps: nothing has come to take its place. */
+void mesa_hook_carries_on(struct mesa_hook *hook);
+
+/* The comparison with its partner is held: zeros stand for this one from here on. */
+void mesa_hook_become_zeros(struct mesa_hook *hook);
 
 /* Lets go of everything the hook refers to, and of the hook. */
 void mesa_hook_free(struct mesa_hook *hook);

@@ -9,6 +9,7 @@
 
 #include "torch/clock.h"
 #include "torch/explain.h"
+#include "torch/pair.h"
 #include "torch/scalars.h"
 #include "torch/trace.h"
 #include "vault/arena.h"
@@ -42,6 +43,7 @@ struct taking {
     bool is_constant; /* no grad_fn and no gradient wanted */
     struct mesa_storage *storage;
     uint64_t start_ns;
+    bool carries; /* the hook is to keep the original whole */
 };
 
 /* ---- decisions ------------------------------------------------------------------------------ */
@@ -266,6 +268,8 @@ static void plan_for(const struct taking *t, bool wants_signs, struct mesa_plan 
         .lo = choice->lo,
         .hi = choice->hi,
     };
+    if (t->source.against != NULL)
+        ret_plan->unordered = mesa_pair_unordered(t->decision->row);
     plan_groups(t, false, ret_plan);
 }
 
@@ -308,6 +312,7 @@ static bool gives_signs(const struct mesa_plan *plan, const struct mesa_choice *
 
 static bool gives_values(const struct mesa_plan *plan) {
     return plan->codec != &mesa_codec_sign && plan->codec != &mesa_codec_interval &&
+           plan->codec != &mesa_codec_compare &&
            (plan->codec != &mesa_codec_mask || plan->dtype == MESA_BOOL);
 }
 
@@ -363,9 +368,12 @@ static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kep
     enum mesa_status status = MESA_DECLINED;
     unsigned i;
     for (i = 0; i < choice->count && status == MESA_DECLINED; i++) {
+        bool compares = t->source.against != NULL;
+        if (compares != (choice->candidates[i] == &mesa_codec_compare))
+            continue;
         /* A compact copy of a strided tensor may take another path in BLAS or another loop of an
          * elementwise op, with other roundings. */
-        if (choice->exact && (t->source.ndim > 1 || t->source.strides[0] != 1))
+        if (choice->exact && !compares && (t->source.ndim > 1 || t->source.strides[0] != 1))
             break;
         if (choice->candidates[i] == choice->data_only && (!is_data_that_dies(t) || wants_signs))
             continue;
@@ -407,6 +415,11 @@ static struct mesa_hook *hook_for(struct taking *t, struct mesa_held *held) {
         ((const char *)t->view.data - storage_data) / (int64_t)mesa_dtype_bytes(t->view.dtype);
     hook->held = held;
     hook->storage = t->storage;
+    hook->dtype = t->view.dtype;
+    if (t->carries && !mesa_hook_carry(hook)) {
+        free(hook);
+        return NULL;
+    }
     hook->counter = mesa_counter_ref(t->tensor->impl);
     hook->version = t->version;
     hook->node = mesa_tensor_grad_fn(t->tensor);
@@ -415,7 +428,6 @@ static struct mesa_hook *hook_for(struct taking *t, struct mesa_held *held) {
     hook->is_view = !hook->is_output && hook->node != NULL && mesa_torch.tensor_is_view(t->tensor);
     hook->gives_values = held != NULL && held->has_values;
     hook->is_constant = t->is_constant;
-    hook->dtype = t->view.dtype;
     hook->decision = t->decision;
     if (mesa_config.verify)
         (void)mesa_torch.new_handle((struct mesa_tensor *)(uintptr_t)t->tensor, &hook->original);
@@ -423,8 +435,10 @@ static struct mesa_hook *hook_for(struct taking *t, struct mesa_held *held) {
 }
 
 /* Leaves a hook that stands for the tensor, and books it. Takes over the references on t->storage and
- * `held` (NULL: geometry only). `row` is that of the records; new_bytes what was newly held. */
-static void leave_hook(struct taking *t, struct mesa_held *held, unsigned row, size_t new_bytes) {
+ * `held` (NULL: geometry only). `row` is that of the records; new_bytes what was newly held. Returns the
+ * hook, which the SavedVariable owns; NULL if the tensor had to be kept. */
+static struct mesa_hook *leave_hook(struct taking *t, struct mesa_held *held, unsigned row,
+                                    size_t new_bytes) {
     struct mesa_record *record = mesa_decision_record(t->decision, row);
     struct mesa_hook *hook = record == NULL ? NULL : hook_for(t, held);
     if (hook == NULL) {
@@ -433,7 +447,7 @@ static void leave_hook(struct taking *t, struct mesa_held *held, unsigned row, s
         if (held != NULL)
             mesa_held_release(held, &held_record, &bytes);
         keep(t, MESA_KEPT_NO_MEMORY, true);
-        return;
+        return NULL;
     }
     hook->record = record;
     uint64_t charged;
@@ -442,6 +456,7 @@ static void leave_hook(struct taking *t, struct mesa_held *held, unsigned row, s
     mesa_hook_register(hook, t->saved);
     mesa_ledger_saved(record, t->source.elements, charged, new_bytes, row == MESA_RECORD_SHARE,
                       mesa_now_ns() - t->start_ns);
+    return hook;
 }
 
 static void share_or_hold(struct taking *t) {
@@ -458,7 +473,7 @@ static void share_or_hold(struct taking *t) {
         held = NULL;
     }
     if (held != NULL) {
-        leave_hook(t, held, MESA_RECORD_SHARE, 0);
+        (void)leave_hook(t, held, MESA_RECORD_SHARE, 0);
         return;
     }
     unsigned row = 0;
@@ -473,7 +488,46 @@ static void share_or_hold(struct taking *t) {
     mesa_registry_publish(held, &superseded, &superseded_bytes);
     if (superseded != NULL)
         mesa_ledger_released(superseded, 0, superseded_bytes);
-    leave_hook(t, held, row, new_bytes);
+    (void)leave_hook(t, held, row, new_bytes);
+}
+
+/* The second of two inputs that the backward compares: see torch/pair.h. */
+static void hold_comparison(struct taking *t, struct mesa_hook *other,
+                            const void *others_elements) {
+    unsigned row = 0;
+    enum mesa_kept why = MESA_KEPT_VALUES;
+    t->source.against = others_elements;
+    struct mesa_held *held = hold(t, &row, &why);
+    if (held == NULL) {
+        keep(t, why, !t->is_constant);
+        return;
+    }
+    struct mesa_hook *hook = leave_hook(t, held, row, held->size);
+    if (hook == NULL)
+        return;
+    hook->is_half = true;
+    mesa_hook_become_zeros(other);
+}
+
+static bool is_compared(const struct mesa_choice *choice) {
+    return choice->count != 0 && choice->candidates[0] == &mesa_codec_compare;
+}
+
+static void compare_or_hold(struct taking *t) {
+    const struct mesa_op_argument *row = t->decision->row;
+    struct mesa_hook *other = mesa_pair.other_hook;
+    const void *others_elements;
+    mesa_pair.other_hook = NULL;
+    if (!mesa_pair_match(row, t->tensor, &t->view, &others_elements)) {
+        share_or_hold(t);
+    } else if (!mesa_pair_is_self(row)) {
+        t->carries = true;
+        mesa_pair.other_hook = leave_hook(t, NULL, MESA_RECORD_FIRST, 0);
+    } else if (other != NULL) {
+        hold_comparison(t, other, others_elements);
+    } else {
+        share_or_hold(t);
+    }
 }
 
 /* ---- who is who ----------------------------------------------------------------------------- */
@@ -562,7 +616,9 @@ static void take(struct taking *t) {
         t->version = (uint32_t)mesa_torch.tensor_version(t->tensor);
         t->key = mesa_source_key(&t->source);
         if (choice->geometry)
-            leave_hook(t, NULL, MESA_RECORD_SHAPE, 0);
+            (void)leave_hook(t, NULL, MESA_RECORD_SHAPE, 0);
+        else if (is_compared(choice))
+            compare_or_hold(t);
         else
             share_or_hold(t);
     }

@@ -110,7 +110,8 @@ static size_t offset_of(const struct mesa_view *view, const int64_t *index) {
 
 void mesa_verify(struct mesa_hook *hook, const struct mesa_tensor *restored) {
     struct mesa_view a, b;
-    if (hook->held == NULL || mesa_tensor_view(hook->original, &a) != MESA_OK ||
+    if (hook->held == NULL || hook->is_half /* one alone says nothing */ ||
+        mesa_tensor_view(hook->original, &a) != MESA_OK ||
         mesa_tensor_view(restored, &b) != MESA_OK || a.elements == 0)
         return;
     const struct mesa_plan *plan = &hook->held->plan;

@@ -286,7 +286,9 @@ ENDS = {
                              "y.sum().backward()"),
     "SIGTERM": (-signal.SIGTERM, "y = F.gelu(x * 2); os.kill(os.getpid(), signal.SIGTERM)"),
     "SIGKILL": (-signal.SIGKILL, "y = F.gelu(x * 2); os.kill(os.getpid(), signal.SIGKILL)"),
-    "SIGINT in backward": (-signal.SIGINT, "y = F.gelu(x * 2); y.register_hook(lambda g: "
+    # A shell's background jobs ignore SIGINT, and so would a program started by one.
+    "SIGINT in backward": (-signal.SIGINT, "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+                           "y = F.gelu(x * 2); y.register_hook(lambda g: "
                            "os.kill(os.getpid(), signal.SIGINT)); y.sum().backward()"),
     "abort": (-signal.SIGABRT, "y = F.gelu(x * 2); resource.setrlimit(resource.RLIMIT_CORE, (0, 0))"
                                "; os.abort()"),

@@ -297,6 +297,28 @@ def hooks_on_one_saved_tensor(record):
     record.gradient("gradient", x.grad)
 
 
+@program(tolerance=0)
+def hooks_on_one_of_two_that_were_compared(record):
+    """What the hook gets must compare with what is held of the other as the original did."""
+    x, y = torch.randn(2, 128, 256, requires_grad=True).unbind()
+    for read in ("self", "other", None):
+        for lives in (False, True):
+            p, q = x.detach().requires_grad_(), y.detach().requires_grad_()
+            a, b = p * 1.0, q * 1.0
+            alive = (a, b) if lives else None
+            z = torch.maximum(a, b)
+            del a, b
+            if read:
+                getattr(z.grad_fn, "_raw_saved_" + read).register_hooks(torch.clone, torch.clone)
+            elif lives:
+                record.check(torch.equal(z.grad_fn._saved_self, p), "a look shows the original")
+                record.check(torch.equal(z.grad_fn._saved_other, q), "of both")
+            z.sum().backward()
+            record.gradient(f"{read} {lives} self", p.grad)
+            record.gradient(f"{read} {lives} other", q.grad)
+            del alive
+
+
 @program()
 def hooks_on_a_saved_output(record):
     x = torch.randn(128, 256, requires_grad=True)

@@ -55,6 +55,26 @@ def released_when_plain_releases(record):
 
 
 @program()
+def a_comparison_takes_two_bits(record):
+    """Of maximum's two inputs nothing stays but how they compare, unless only one can be taken."""
+    p = torch.randn(2, 512, 256, requires_grad=True)
+    limit = nn.Parameter(torch.randn(512, 256))
+    for _ in range(2):  # the first save of a process is not taken
+        start = held_bytes()
+        x, y = (p * 1.0).unbind()
+        z = torch.maximum(x + 1.0, y * 1.0)
+        record.check(totals() is None or held_bytes() - start == p.numel() // 2 // 4,
+                     f"{held_bytes() - start} bytes are held of two tensors")
+        z.sum().backward()
+        record.check(held_bytes() == start, "nothing is held after backward")
+    z = torch.minimum(p[0] * 1.0, limit)
+    record.check(totals() is None or held_bytes() - start <= limit.nbytes, "held in the usual way")
+    z.sum().backward()
+    record.gradient("gradient", p.grad)
+    record.gradient("limit", limit.grad)
+
+
+@program()
 def originals_die_as_in_plain(record):
     """A tensor that plain PyTorch keeps alive as saved may die earlier, never later."""
     x = torch.randn(256, 256, requires_grad=True)

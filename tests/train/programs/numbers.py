@@ -2,6 +2,7 @@
 # whose gradient hangs on an exact value, sign or order.
 #
 # SPDX-License-Identifier: MIT
+import math
 import sys
 
 import torch
@@ -184,6 +185,39 @@ def division_by_what_was_saved(record):
         f(p * 1.0).backward(torch.ones(256, 256))
         record.check(bool(torch.isfinite(p.grad).all()), f"{name}: finite")
         record.gradient(name, p.grad.abs().clamp_min(1e-30).log10())
+
+
+def with_marks(x):
+    """Ties, zeros of both signs, infinities and NaN among ordinary values."""
+    x = x.mul(4).round().div(2)
+    for step, mark in ((17, math.nan), (19, math.inf), (23, -0.0), (29, -math.inf), (31, 1e-40)):
+        x.flatten()[step // 2::step] = mark
+    return x
+
+
+@program(tolerance=0)
+def comparisons_of_two_tensors(record):
+    """maximum and its kin: both inputs die, one of them lives, or they cannot be compared in memory."""
+    views = {"dense": lambda a, b: (a, b), "transposed": lambda a, b: (a.t(), b.t()),
+             "gaps": lambda a, b: (a[:, ::2], b[:, ::2]), "row": lambda a, b: (a, b[:1]),
+             "another order": lambda a, b: (a, b.t().contiguous().t()), "same": lambda a, b: (a, a),
+             "constant": lambda a, b: (a, b.detach()), "a parameter": None, "one lives": None}
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for op in (torch.maximum, torch.minimum, torch.fmax, torch.fmin):
+            for view, take in views.items():
+                a = with_marks(torch.randn(192, 128)).to(dtype).requires_grad_()
+                b = with_marks(torch.randn(192, 128)).to(dtype).requires_grad_()
+                x, y = a * 1, b * 1
+                lives = x if view == "one lives" else None
+                y = b if view == "a parameter" else y
+                x, y = take(x, y) if take else (x, y)
+                z = op(x, y)
+                del x, y
+                z.backward(torch.linspace(0.5, 1.5, z.numel()).view_as(z).to(dtype))
+                for side, p in (("self", a), ("other", b)):
+                    if p.grad is not None:
+                        record.gradient(f"{op.__name__} {view} {dtype} {side}", p.grad)
+                del lives
 
 
 @program(tolerance=0)

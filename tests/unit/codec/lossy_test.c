@@ -215,6 +215,77 @@ Test(lossy, signs_are_kept) {
            0));
 }
 
+/* ---- comparisons -------------------------------------------------------------------------------- */
+
+/* Another tensor with the same geometry: many elements equal `tensor`'s. Owned. */
+static void *partner_of(struct tensor *tensor, enum values values, struct chance *chance) {
+    const struct mesa_source *source = &tensor->source;
+    size_t span = 1, bytes = mesa_dtype_bytes(source->dtype);
+    for (int d = 0; d < source->ndim; d++)
+        span += (size_t)(source->sizes[d] - 1) * (size_t)source->strides[d];
+    char *partner = malloc(span * bytes);
+    cr_assert(ne(ptr, partner, NULL));
+    values_fill(chance, values, source->dtype, span, partner);
+    for (size_t i = 0; i < span; i++)
+        if (chance_in(chance, 3))
+            memcpy(partner + i * bytes, (const char *)source->data + i * bytes, bytes);
+    tensor->source.against = partner;
+    return partner;
+}
+
+/* maximum's, fmax's and fmin's rules for NaN, as their backward formulas have them. */
+static double compared(enum mesa_unordered unordered, double x, double y) {
+    if (!isnan(x) && !isnan(y))
+        return (x > y) - (x < y);
+    if (unordered == MESA_UNORDERED_IS_NEITHER)
+        return NAN;
+    double self_is_more = isnan(y) ? 1 : -1;
+    return unordered == MESA_UNORDERED_IS_LESS ? self_is_more : -self_is_more;
+}
+
+static void check_comparison(enum mesa_dtype dtype, enum values values,
+                             enum mesa_unordered unordered, struct chance *chance) {
+    struct tensor tensor;
+    tensor_init(&tensor, chance, dtype, values, random_size(chance));
+    void *partner = partner_of(&tensor, values, chance);
+    struct mesa_source other = tensor.source;
+    other.data = partner;
+    char *others = malloc(other.elements * mesa_dtype_bytes(dtype));
+    mesa_source_gather(&other, 0, other.elements, others);
+    struct mesa_plan plan = {.codec = &mesa_codec_compare, .unordered = unordered};
+    struct trial trial = trial_run(&plan, &tensor);
+    cr_assert(eq(int, (int)trial.status, (int)MESA_OK));
+    cr_assert(eq(sz, trial.used, (tensor.source.elements + 3) / 4));
+    for (size_t i = 0; i < tensor.source.elements; i++) {
+        double x = value_at(dtype, tensor.dense, i), y = value_at(dtype, others, i);
+        double want = compared(unordered, x, y), got = value_at(dtype, trial.decoded, i);
+        cr_assert(isnan(want) ? isnan(got) : got == want, "%g against %g became %g", x, y, got);
+    }
+    trial_done(&trial);
+    tensor_done(&tensor);
+    free(partner);
+    free(others);
+}
+
+Test(lossy, comparisons_are_kept) {
+    struct chance chance = {31};
+    for (int dtype = 0; dtype < MESA_REAL_DTYPES; dtype++)
+        for (int values = 0; values < VALUES_COUNT; values++)
+            for (int unordered = 0; unordered <= MESA_UNORDERED_IS_MORE; unordered++)
+                check_comparison((enum mesa_dtype)dtype, (enum values)values,
+                                 (enum mesa_unordered)unordered, &chance);
+}
+
+Test(lossy, one_tensor_alone_cannot_be_compared) {
+    struct chance chance = {32};
+    struct tensor tensor;
+    tensor_init(&tensor, &chance, MESA_F32, VALUES_NORMAL, 100);
+    struct mesa_plan plan = {
+        .codec = &mesa_codec_compare, .dtype = MESA_F32, .elements = tensor.source.elements};
+    cr_assert(not(mesa_codec_compare.may_fit(&plan, &tensor.source)));
+    tensor_done(&tensor);
+}
+
 /* ---- short floats ------------------------------------------------------------------------------- */
 
 static void check_short(const struct mesa_codec *codec, enum values values, struct chance *chance) {

@@ -18,7 +18,8 @@ static bool is_rounding(const struct mesa_codec *codec) {
 }
 
 static bool is_comparison(const struct mesa_codec *codec, enum mesa_dtype dtype) {
-    return codec == &mesa_codec_sign || (codec == &mesa_codec_mask && dtype != MESA_BOOL);
+    return codec == &mesa_codec_sign || codec == &mesa_codec_compare ||
+           (codec == &mesa_codec_mask && dtype != MESA_BOOL);
 }
 
 /* Calls `check` for each row, dtype and way. */
@@ -81,6 +82,21 @@ Test(choose, auto_rounds_only_what_may_be_rounded) {
     for_all(auto_respects_reading);
 }
 
+static void pairs_are_compared_first(const struct mesa_op_argument *row, enum mesa_dtype dtype,
+                                     enum mesa_way way, const struct mesa_choice *choice) {
+    bool expected = row->reads == MESA_READS_COMPARE && mesa_dtype_is_real(dtype) &&
+                    (way == MESA_WAY_AUTO || way == MESA_WAY_EXACT || way == MESA_WAY_MASK);
+    for (unsigned i = 0; i < choice->count; i++)
+        cr_assert((choice->candidates[i] == &mesa_codec_compare) == (expected && i == 0), "%s.%s",
+                  row->op, row->argument);
+    if (expected)
+        cr_assert(choice->count > 0);
+}
+
+Test(choose, two_inputs_are_compared_where_the_backward_does_it) {
+    for_all(pairs_are_compared_first);
+}
+
 static void weights_are_kept(const struct mesa_op_argument *row, enum mesa_dtype dtype,
                              enum mesa_way way, const struct mesa_choice *choice) {
     (void)dtype;
@@ -139,9 +155,10 @@ static void values_survive(const struct mesa_op_argument *row, enum mesa_dtype d
         cr_assert(row->reads == MESA_READS_GEOMETRY, "%s.%s", row->op, row->argument);
     for (unsigned i = 0; i < choice->count; i++)
         if (is_comparison(choice->candidates[i], dtype)) {
-            cr_assert(row->reads == MESA_READS_MASK || row->reads == MESA_READS_SIGN, "%s.%s",
-                      row->op, row->argument);
-            cr_assert(row->reads == MESA_READS_SIGN || row->thresholds_known);
+            bool of_two = row->reads == MESA_READS_COMPARE;
+            cr_assert(of_two || row->reads == MESA_READS_MASK || row->reads == MESA_READS_SIGN,
+                      "%s.%s", row->op, row->argument);
+            cr_assert(of_two || row->reads == MESA_READS_SIGN || row->thresholds_known);
         }
 }
 

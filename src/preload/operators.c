@@ -1,9 +1,11 @@
-/* Entry points of operators whose numbers decide what may be held of their saved tensors: each notes
- * the numbers and goes on to the original. See torch/scalars.h.
+/* Entry points of operators whose arguments decide what may be held of their saved tensors: each notes
+ * the numbers, or the two tensors, and goes on to the original. See torch/scalars.h and torch/pair.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "classify/loader.h"
 #include "preload/export.h"
+#include "torch/hook.h"
+#include "torch/pair.h"
 #include "torch/scalars.h"
 
 #include <dlfcn.h>
@@ -18,6 +20,8 @@ typedef void *call_with_two(void *ret, const void *self, const struct mesa_scala
                             const struct mesa_scalar *);
 typedef void *call_with_optionals(void *ret, const void *self, const struct mesa_optional_scalar *,
                                   const struct mesa_optional_scalar *);
+typedef void *call_with_pair(void *ret, const struct mesa_tensor *self,
+                             const struct mesa_tensor *other);
 typedef void *inplace_with_one(void *self, const struct mesa_scalar *);
 typedef void *inplace_with_two(void *self, const struct mesa_scalar *, const struct mesa_scalar *);
 typedef void *inplace_with_optionals(void *self, const struct mesa_optional_scalar *,
@@ -54,8 +58,15 @@ typedef void *inplace_with_optionals(void *self, const struct mesa_optional_scal
     X(power_inplace, "pow", inplace_with_one,                                                      \
       "_ZN2at4_ops11pow__Scalar4callERNS_6TensorERKN3c106ScalarE")
 
+#define PAIR_OPS(X)                                                                                \
+    X(maximum, "maximum", call_with_pair, "_ZN2at4_ops7maximum4callERKNS_6TensorES4_")             \
+    X(minimum, "minimum", call_with_pair, "_ZN2at4_ops7minimum4callERKNS_6TensorES4_")             \
+    X(fmax, "fmax", call_with_pair, "_ZN2at4_ops4fmax4callERKNS_6TensorES4_")                      \
+    X(fmin, "fmin", call_with_pair, "_ZN2at4_ops4fmin4callERKNS_6TensorES4_")
+
 #define ORIGINAL(name, op, shape, symbol) static shape *_Atomic original_##name;
 SCALAR_OPS(ORIGINAL)
+PAIR_OPS(ORIGINAL)
 
 static atomic_bool found;
 
@@ -70,14 +81,19 @@ static void find_originals(void) {
     atomic_store_explicit(&original_##name, (shape *)(uintptr_t)dlsym(library, symbol),            \
                           memory_order_relaxed);
     SCALAR_OPS(FIND)
+    PAIR_OPS(FIND)
     mesa_loader_end();
     atomic_store_explicit(&found, true, memory_order_release);
 }
 
-static struct mesa_scalar_call enter(const char *op, const struct mesa_scalar *first,
-                                     const struct mesa_scalar *second) {
+static void need_originals(void) {
     if (!atomic_load_explicit(&found, memory_order_acquire))
         find_originals();
+}
+
+static struct mesa_scalar_call enter(const char *op, const struct mesa_scalar *first,
+                                     const struct mesa_scalar *second) {
+    need_originals();
     struct mesa_scalar_call outer = mesa_scalar_call;
     mesa_scalar_call = (struct mesa_scalar_call){op, first, second};
     return outer;
@@ -85,6 +101,20 @@ static struct mesa_scalar_call enter(const char *op, const struct mesa_scalar *f
 
 static void leave(const struct mesa_scalar_call *outer) {
     mesa_scalar_call = *outer;
+}
+
+static struct mesa_pair enter_pair(const char *op, const struct mesa_tensor *self,
+                                   const struct mesa_tensor *other) {
+    need_originals();
+    struct mesa_pair outer = mesa_pair;
+    mesa_pair = (struct mesa_pair){op, self, other, NULL};
+    return outer;
+}
+
+static void leave_pair(const struct mesa_pair *outer) {
+    if (mesa_pair.other_hook != NULL)
+        mesa_hook_carries_on(mesa_pair.other_hook);
+    mesa_pair = *outer;
 }
 
 /* Back to the outer call however the op is left. */
@@ -97,6 +127,7 @@ static void leave(const struct mesa_scalar_call *outer) {
 
 #define DECLARE(name, op, shape, symbol) EXPORT shape mesa_op_##name __asm__(symbol);
 SCALAR_OPS(DECLARE)
+PAIR_OPS(DECLARE)
 
 #define DEFINE_CALL_WITH_ONE(name, op)                                                             \
     void *mesa_op_##name(void *ret, const void *self, const struct mesa_scalar *a) {               \
@@ -114,6 +145,13 @@ SCALAR_OPS(DECLARE)
                          const struct mesa_optional_scalar *b) {                                   \
         NOTE(op, mesa_scalar_of_optional(a), mesa_scalar_of_optional(b));                          \
         return ORIGINAL_OF(name)(ret, self, a, b);                                                 \
+    }
+#define DEFINE_CALL_WITH_PAIR(name, op)                                                            \
+    void *mesa_op_##name(void *ret, const struct mesa_tensor *self,                                \
+                         const struct mesa_tensor *other) {                                        \
+        const struct mesa_pair outer __attribute__((cleanup(leave_pair), unused)) =                \
+            enter_pair(op, self, other);                                                           \
+        return ORIGINAL_OF(name)(ret, self, other);                                                \
     }
 #define DEFINE_INPLACE_WITH_ONE(name, op)                                                          \
     void *mesa_op_##name(void *self, const struct mesa_scalar *a) {                                \
@@ -146,3 +184,7 @@ DEFINE_INPLACE_WITH_ONE(clamp_max_inplace, "clamp_max")
 DEFINE_INPLACE_WITH_TWO(hardtanh_inplace, "hardtanh")
 DEFINE_INPLACE_WITH_TWO(threshold_inplace, "threshold")
 DEFINE_INPLACE_WITH_ONE(power_inplace, "pow")
+DEFINE_CALL_WITH_PAIR(maximum, "maximum")
+DEFINE_CALL_WITH_PAIR(minimum, "minimum")
+DEFINE_CALL_WITH_PAIR(fmax, "fmax")
+DEFINE_CALL_WITH_PAIR(fmin, "fmin")
