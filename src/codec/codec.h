@@ -37,13 +37,6 @@ enum mesa_grouping {
                           where period (in runs) is a multiple of cycle, or 0 for one period */
 };
 
-/* How two elements compare if one of them is NaN. */
-enum mesa_unordered {
-    MESA_UNORDERED_IS_NEITHER, /* not at all: the comparison is NaN */
-    MESA_UNORDERED_IS_LESS,    /* a NaN is less than any number; two are told apart by nobody */
-    MESA_UNORDERED_IS_MORE,
-};
-
 struct mesa_codec;
 
 /* Everything that decode() needs besides the bytes; kept by value beside the held bytes. */
@@ -67,8 +60,6 @@ struct mesa_plan {
     /* mask */
     enum mesa_predicate predicate; /* for real dtypes; ignored for bool */
     double lo, hi;
-
-    enum mesa_unordered unordered; /* compare */
 
     /* window: the planes of a pooling layer whose indices these are, in pixels; 0: none */
     size_t window_in_width, window_in_height, window_out_width, window_out_height;

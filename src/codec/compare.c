@@ -1,6 +1,7 @@
 /* How each element of a tensor compares with the one in the same place of another: 2 bits. Decodes to
- * 1, 0, -1, NaN, which compare with 0 as the elements did with each other. For an op whose backward
- * reads nothing else of its two inputs, such as maximum.
+ * 1, 0, -1, which compare with 0 as the elements did with each other. For an op whose backward reads
+ * nothing else of its two inputs, such as maximum. What it makes of a NaN depends on the op and on the
+ * version of PyTorch, so a tensor with one is declined.
  *
  * SPDX-License-Identifier: MIT */
 #include "codec/kernels/element.h"
@@ -21,23 +22,6 @@ static bool compare_may_fit(const struct mesa_plan *plan, const struct mesa_sour
     return source->against != NULL;
 }
 
-/* Where one of two elements is NaN. */
-struct unordered {
-    float own, other; /* the sign if the element itself is NaN; if the other one is, or both are */
-};
-
-static struct unordered unordered_of(enum mesa_unordered unordered) {
-    switch (unordered) {
-    case MESA_UNORDERED_IS_LESS:
-        return (struct unordered){-1, 1};
-    case MESA_UNORDERED_IS_MORE:
-        return (struct unordered){1, -1};
-    case MESA_UNORDERED_IS_NEITHER:
-        break;
-    }
-    return (struct unordered){NAN, NAN};
-}
-
 /* A short float as an integer of the same order; both zeros are 0. */
 MESA_ALWAYS_INLINE int ordered(uint16_t bits) {
     int magnitude = bits & 0x7fff;
@@ -45,13 +29,13 @@ MESA_ALWAYS_INLINE int ordered(uint16_t bits) {
 }
 
 #define DEFINE_SIGNS(name, element, value, is_nan)                                                 \
-    static void signs_##name(const element *a, const element *b, size_t n,                         \
-                             struct unordered unordered, float *ret_signs) {                       \
+    static bool signs_##name(const element *a, const element *b, size_t n, float *ret_signs) {     \
+        int nans = 0;                                                                              \
         for (size_t i = 0; i < n; i++) {                                                           \
-            float sign = (float)((value(a[i]) > value(b[i])) - (value(a[i]) < value(b[i])));       \
-            sign = is_nan(a[i]) ? unordered.own : sign;                                            \
-            ret_signs[i] = is_nan(b[i]) ? unordered.other : sign;                                  \
+            ret_signs[i] = (float)((value(a[i]) > value(b[i])) - (value(a[i]) < value(b[i])));     \
+            nans |= is_nan(a[i]) | is_nan(b[i]);                                                   \
         }                                                                                          \
+        return nans == 0;                                                                          \
     }
 
 #define ITSELF(x)      (x)
@@ -63,21 +47,17 @@ DEFINE_SIGNS(f64, double, ITSELF, IS_NAN)
 DEFINE_SIGNS(f16, uint16_t, ordered, IS_F16_NAN)
 DEFINE_SIGNS(bf16, uint16_t, ordered, IS_BF16_NAN)
 
-static void signs_of(enum mesa_dtype dtype, const void *a, const void *b, size_t n,
-                     struct unordered unordered, float *ret_signs) {
-    if (dtype == MESA_F32)
-        signs_f32(a, b, n, unordered, ret_signs);
-    else if (dtype == MESA_F64)
-        signs_f64(a, b, n, unordered, ret_signs);
-    else if (dtype == MESA_F16)
-        signs_f16(a, b, n, unordered, ret_signs);
-    else
-        signs_bf16(a, b, n, unordered, ret_signs);
+/* Writes 1, 0 or -1 for each of n elements; false if there is a NaN among them. */
+static bool signs_of(enum mesa_dtype dtype, const void *a, const void *b, size_t n,
+                     float *ret_signs) {
+    return dtype == MESA_F32   ? signs_f32(a, b, n, ret_signs)
+           : dtype == MESA_F64 ? signs_f64(a, b, n, ret_signs)
+           : dtype == MESA_F16 ? signs_f16(a, b, n, ret_signs)
+                               : signs_bf16(a, b, n, ret_signs);
 }
 
 struct comparison {
     struct mesa_source against;
-    struct unordered unordered;
     uint8_t *codes;
 };
 
@@ -90,8 +70,8 @@ static bool compare_pack_window(void *context, const void *elements, size_t firs
     for (size_t i = 0; i < n; i += TILE) {
         size_t count = mesa_smaller(TILE, n - i);
         const void *other = mesa_source_window(against, first + i, first + i + count, gathered);
-        signs_of(against->dtype, (const char *)elements + i * bytes, other, count,
-                 comparison->unordered, signs);
+        if (!signs_of(against->dtype, (const char *)elements + i * bytes, other, count, signs))
+            return false;
         mesa_kernels.sign_pack[MESA_F32](signs, count,
                                          comparison->codes + (first + i) / CODES_IN_BYTE);
     }
@@ -100,10 +80,10 @@ static bool compare_pack_window(void *context, const void *elements, size_t firs
 
 static enum mesa_status compare_encode(struct mesa_plan *plan, const struct mesa_source *source,
                                        mesa_parallel_for *parallel, void *held, size_t *ret_bytes) {
-    struct comparison comparison = {
-        .against = *source, .unordered = unordered_of(plan->unordered), .codes = held};
+    struct comparison comparison = {.against = *source, .codes = held};
     comparison.against.data = source->against;
-    mesa_walk_source(source, parallel, compare_pack_window, &comparison);
+    if (!mesa_walk_source(source, parallel, compare_pack_window, &comparison))
+        return MESA_DECLINED;
     *ret_bytes = compare_bound_bytes(plan);
     return MESA_OK;
 }

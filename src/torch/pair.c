@@ -28,9 +28,3 @@ bool mesa_pair_match(const struct mesa_op_argument *row, const struct mesa_tenso
     *ret_partner = partner_view.data;
     return true;
 }
-
-enum mesa_unordered mesa_pair_unordered(const struct mesa_op_argument *row) {
-    return strcmp(row->op, "fmax") == 0   ? MESA_UNORDERED_IS_LESS
-           : strcmp(row->op, "fmin") == 0 ? MESA_UNORDERED_IS_MORE
-                                          : MESA_UNORDERED_IS_NEITHER;
-}

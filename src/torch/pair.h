@@ -33,9 +33,6 @@ static inline void mesa_pair_forget(const struct mesa_hook *freed) {
 bool mesa_pair_match(const struct mesa_op_argument *row, const struct mesa_tensor *tensor,
                      const struct mesa_view *view, const void **ret_partner);
 
-/* What NaN counts as in the comparison that the backward of row->op makes (derivatives.yaml). */
-enum mesa_unordered mesa_pair_unordered(const struct mesa_op_argument *row);
-
 static inline bool mesa_pair_is_self(const struct mesa_op_argument *row) {
     return row->argument[0] == 's'; /* "self", "other" */
 }

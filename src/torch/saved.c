@@ -268,8 +268,6 @@ static void plan_for(const struct taking *t, bool wants_signs, struct mesa_plan 
         .lo = choice->lo,
         .hi = choice->hi,
     };
-    if (t->source.against != NULL)
-        ret_plan->unordered = mesa_pair_unordered(t->decision->row);
     plan_groups(t, false, ret_plan);
 }
 
