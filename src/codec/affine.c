@@ -126,7 +126,7 @@ struct encoder {
     struct grid grid;
     uint32_t *words;
     uint8_t *codes;
-    bool stream; /* the codes are larger than the caches: write past them */
+    bool stream; /* the codes will not be found in the caches: write past them */
     atomic_size_t raw_groups;
     atomic_bool declined;
 };
@@ -330,7 +330,7 @@ static enum mesa_status affine_encode(struct mesa_plan *plan, const struct mesa_
     uint8_t *bytes = held;
     encoder.words = held;
     encoder.codes = bytes + grid->codes_at;
-    encoder.stream = grid->rows * grid->code_row_bytes > mesa_cache_bytes();
+    encoder.stream = plan->far || grid->rows * grid->code_row_bytes > mesa_cache_bytes();
     walk_grid(grid, parallel, encode_items, &encoder);
     if (is_hopeless(&encoder))
         return MESA_DECLINED;

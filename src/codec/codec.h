@@ -44,6 +44,7 @@ struct mesa_plan {
     const struct mesa_codec *codec;
     enum mesa_dtype dtype;
     size_t elements;
+    bool far; /* the caches are written over before anybody decodes: no need to fill them with codes */
 
     /* affine and sparse-affine */
     unsigned bits; /* 1..8 */

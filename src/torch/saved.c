@@ -258,6 +258,7 @@ static void plan_for(const struct taking *t, bool wants_signs, struct mesa_plan 
     *ret_plan = (struct mesa_plan){
         .dtype = t->view.dtype,
         .elements = t->source.elements,
+        .far = mesa_warm_high() > 2 * mesa_cache_bytes(),
         .bits = choice->settings.bits,
         .rounding = choice->settings.rounding,
         .seed = mesa_config.seed + atomic_fetch_add_explicit(&serial, 1, memory_order_relaxed) *

@@ -34,12 +34,15 @@ size_t mesa_warm_kept(void) {
     return atomic_load_explicit(&kept, memory_order_relaxed);
 }
 
-size_t mesa_warm_most(void) {
+size_t mesa_warm_high(void) {
     size_t peak = atomic_load_explicit(&step_peak, memory_order_relaxed);
     size_t mark = atomic_load_explicit(&high, memory_order_relaxed);
+    return mark < peak ? peak : mark;
+}
+
+size_t mesa_warm_most(void) {
+    size_t mark = mesa_warm_high();
     size_t in_use = atomic_load_explicit(&used, memory_order_relaxed);
-    if (mark < peak)
-        mark = peak;
     if (mark < in_use)
         mark = in_use;
     size_t slack = mark / SLACK_PART;

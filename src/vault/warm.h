@@ -20,6 +20,9 @@
 void mesa_warm_count_used(size_t more, size_t less);
 void mesa_warm_count_kept(size_t more, size_t less);
 
+/* The most that this step and the ones before had in use at the same time. */
+size_t mesa_warm_high(void);
+
 /* Bytes that may be kept at this moment, those that are kept included. */
 size_t mesa_warm_most(void);
 size_t mesa_warm_kept(void);

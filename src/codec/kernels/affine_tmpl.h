@@ -60,6 +60,10 @@ MESA_ALWAYS_INLINE struct extent extent_start(void) {
     return (struct extent){v_set(INFINITY), v_set(-INFINITY), v_set(0)};
 }
 
+MESA_ALWAYS_INLINE struct extent extent_of_one(vfloat x) {
+    return (struct extent){x, x, v_sub(x, x)};
+}
+
 MESA_ALWAYS_INLINE void extent_add(struct extent *extent, vfloat x) {
     extent->lo = v_min(x, extent->lo);
     extent->hi = v_max(x, extent->hi);
@@ -103,10 +107,25 @@ MESA_ALWAYS_INLINE struct extents extents_start(void) {
     };
 }
 
+MESA_ALWAYS_INLINE vint bf16_in_order(const void *src, size_t k) {
+    return bf16_order(i_load(element_at(MESA_BF16, src, 2 * LANES * k)));
+}
+
+/* Of the first EXTENT_STEP elements: nothing was there to compare them with. */
+MESA_ALWAYS_INLINE void extents_first(enum mesa_dtype dtype, struct extents *extents,
+                                      const void *src) {
+    UNROLL
+    for (size_t k = 0; k < 2 && dtype == MESA_BF16; k++)
+        extents->lo[k] = extents->hi[k] = bf16_in_order(src, k);
+    UNROLL
+    for (size_t j = 0; j < 4 && dtype != MESA_BF16; j++)
+        extents->parts[j] = extent_of_one(load_floats(dtype, element_at(dtype, src, j * LANES)));
+}
+
 MESA_ALWAYS_INLINE void extents_add_bf16(struct extents *extents, const void *src) {
     UNROLL
     for (size_t k = 0; k < 2; k++) {
-        vint x = bf16_order(i_load(element_at(MESA_BF16, src, 2 * LANES * k)));
+        vint x = bf16_in_order(src, k);
         extents->lo[k] = h_min(extents->lo[k], x);
         extents->hi[k] = h_max(extents->hi[k], x);
     }
@@ -130,25 +149,37 @@ MESA_ALWAYS_INLINE void extents_add(enum mesa_dtype dtype, struct extents *exten
         extent_add(&parts[1], load_some(dtype, element_at(dtype, src, i), n - i));
 }
 
-/* `had_step`: extents_add() was called with an EXTENT_STEP or more. */
+/* Of whole steps of bfloat16: a NaN lies beyond infinity, and is the least or the most. */
+MESA_ALWAYS_INLINE struct extent extent_of_steps(const struct extents *extents) {
+    vint least = bf16_order(h_min(extents->lo[0], extents->lo[1]));
+    vint most = bf16_order(h_max(extents->hi[0], extents->hi[1]));
+    struct extent lo[2] = {extent_of_one(even_bf16(least)), extent_of_one(odd_bf16(least))};
+    struct extent hi[2] = {extent_of_one(even_bf16(most)), extent_of_one(odd_bf16(most))};
+    return (struct extent){v_min(lo[0].lo, lo[1].lo), v_max(hi[0].hi, hi[1].hi),
+                           v_or(v_or(lo[0].doubt, lo[1].doubt), v_or(hi[0].doubt, hi[1].doubt))};
+}
+
+/* What was added came in pieces of n elements. */
 MESA_ALWAYS_INLINE struct extent extents_join(enum mesa_dtype dtype, struct extents extents,
-                                              bool had_step) {
+                                              size_t n) {
     struct extent *parts = extents.parts;
-    if (dtype == MESA_BF16 && had_step) {
-        vint least = bf16_order(h_min(extents.lo[0], extents.lo[1]));
-        vint most = bf16_order(h_max(extents.hi[0], extents.hi[1]));
-        extent_add(&parts[0], even_bf16(least));
-        extent_add(&parts[1], odd_bf16(least));
-        extent_add(&parts[2], even_bf16(most));
-        extent_add(&parts[3], odd_bf16(most));
-    }
+    bool has_steps = dtype == MESA_BF16 && n >= EXTENT_STEP;
+    if (has_steps && n % EXTENT_STEP == 0)
+        return extent_of_steps(&extents);
+    if (has_steps)
+        parts[2] = extent_of_steps(&extents);
     return extent_join(extent_join(parts[0], parts[1]), extent_join(parts[2], parts[3]));
 }
 
 MESA_ALWAYS_INLINE struct extent extent_of(enum mesa_dtype dtype, const void *src, size_t n) {
     struct extents extents = extents_start();
-    extents_add(dtype, &extents, src, n);
-    return extents_join(dtype, extents, n >= EXTENT_STEP);
+    size_t first = 0;
+    if (n >= EXTENT_STEP) {
+        extents_first(dtype, &extents, src);
+        first = EXTENT_STEP;
+    }
+    extents_add(dtype, &extents, element_at(dtype, src, first), n - first);
+    return extents_join(dtype, extents, n);
 }
 
 MESA_ALWAYS_INLINE vmask finite_lanes(vfloat doubt) {
@@ -160,7 +191,7 @@ MESA_ALWAYS_INLINE bool range_runs(enum mesa_dtype dtype, const struct mesa_affi
     struct extents extents = extents_start();
     for (size_t i = 0; i < runs->runs; i++)
         extents_add(dtype, &extents, run_at(dtype, runs, src, i), runs->run);
-    struct extent extent = extents_join(dtype, extents, runs->runs > 0 && runs->run >= EXTENT_STEP);
+    struct extent extent = extents_join(dtype, extents, runs->runs == 0 ? 0 : runs->run);
     float least = v_least(extent.lo), most = v_most(extent.hi);
     *lo = (least < *lo ? least : *lo) + 0.0f;
     *hi = (most > *hi ? most : *hi) + 0.0f;

@@ -71,8 +71,8 @@ struct mesa_affine_rows {
     uint64_t seed;        /* of stochastic rounding; the uniform of an element is a function of
                              (seed, first_element + its index in dense order) only */
     uint64_t first_element;
-    bool stream; /* encode: all codes of the tensor together are larger than the caches, and nobody
-                    reads them soon: use non-temporal stores (and fence before return) */
+    bool stream; /* encode: nobody reads the codes before the caches are written over: use
+                    non-temporal stores (and fence before return) */
 };
 
 /* Elements of one group that is spread over a tensor: runs of equal length, equally far apart. */
