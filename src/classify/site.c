@@ -377,6 +377,10 @@ void mesa_site_note(const struct mesa_save *save) {
         mesa_site_of(save);
 }
 
+void mesa_site_missed(const struct mesa_save *save) {
+    mesa_order_lose(&thread.order, save->stack);
+}
+
 void mesa_site_function(const char *name, size_t length) {
     thread.function_length = length < sizeof thread.function ? length : sizeof thread.function;
     memcpy(thread.function, name, thread.function_length);

@@ -50,6 +50,10 @@ struct mesa_site *mesa_site_of(const struct mesa_save *save);
  * address are traced up the stack here as well.) */
 void mesa_site_note(const struct mesa_save *save);
 
+/* A save that nobody looked at, because libmesa was not ready: those that follow in the same call must
+ * not be taken for its first ones. */
+void mesa_site_missed(const struct mesa_save *save);
+
 /* What a function written in Python saves next in this thread, if anything, is of this class; length 0:
  * of some function. */
 enum { MESA_MOST_CLASS_NAME = 128 };

@@ -157,12 +157,13 @@ void mesa_start_try(const void *saved, const struct mesa_tensor *tensor,
                     const struct mesa_save *save) {
     if (mesa_calibrating)
         (void)mesa_site_of(save);
-    if (!usable || mesa_torch_inside || tensor == NULL || !shows(saved, tensor) ||
-        !mesa_torch_thread_is_plain())
+    if (!usable || mesa_torch_inside)
         return;
     int unseen = MESA_TORCH_UNSEEN;
-    if (atomic_compare_exchange_strong(&mesa_torch_state, &unseen, MESA_TORCH_TESTING))
+    if (tensor != NULL && shows(saved, tensor) && mesa_torch_thread_is_plain() &&
+        atomic_compare_exchange_strong(&mesa_torch_state, &unseen, MESA_TORCH_TESTING))
         arm();
+    mesa_site_missed(save);
 }
 
 bool mesa_start_is_own_process(void) {

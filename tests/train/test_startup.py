@@ -6,6 +6,7 @@
 #
 # SPDX-License-Identifier: MIT
 import glob
+import json
 import os
 import shutil
 import signal
@@ -423,3 +424,48 @@ def test_stdout_and_stderr_are_closed():
     env = environment()
     env["MESA_REPORT"] = "text"
     assert python(code, env=env).returncode == 0
+
+
+# The first save of a process starts libmesa, and is not looked at. The next one is of the same call.
+# Name of the first argument, and a call.
+FIRST_OPS = {
+    "convolution": ("input", "F.conv2d(torch.randn(4, 64, 8, 8), computed(64, 64, 3, 3))"),
+    "native_layer_norm": ("bias", "F.layer_norm(computed(16, 4096), (4096,), computed(4096), "
+                                  "computed(4096))"),
+    "native_batch_norm": ("input", "F.batch_norm(computed(4, 4096), torch.zeros(4096), "
+                                   "torch.ones(4096), computed(4096), computed(4096), True)"),
+}
+
+
+@pytest.mark.parametrize("op", FIRST_OPS)
+@pytest.mark.parametrize("thread", ["main thread", "another"])
+def test_arguments_of_the_first_op(tmp_path, op, thread):
+    """A weight that is the second argument must not be taken for the first, and coded."""
+    if not harness.library():
+        pytest.skip("needs the library")
+    first, call = FIRST_OPS[op]
+    env = environment()
+    env["MESA_REPORT"] = f"{tmp_path}/report.json"
+    result = python(f"""
+        import threading, torch
+        import torch.nn.functional as F
+
+        def computed(*sizes):  # with a history that saves nothing
+            return torch.randn(sizes, requires_grad=True) + 1
+
+        def call():
+            y = {call}
+
+        if {thread == "another"}:
+            one = threading.Thread(target=call)
+            one.start()
+            one.join()
+        else:
+            call()
+        """, env=env)
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+    with open(f"{tmp_path}/report.json") as file:
+        records = json.load(file)["records"]
+    named = {record["argument"] for record in records if record["op"] == op}
+    assert named, "libmesa saw the rest of the call"
+    assert first not in named, records
