@@ -25,7 +25,7 @@
 
 static pthread_once_t bound = PTHREAD_ONCE_INIT;
 static bool usable; /* bound, and the environment is in order */
-static char why_aside[256];
+static char why_aside[320];
 static struct mesa_environment environment;
 static struct timespec started;
 static pid_t own_process;
