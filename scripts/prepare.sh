@@ -1,5 +1,5 @@
 # What scripts/demo and scripts/test need before they start: Debian packages, a virtual environment
-# with CPU PyTorch in .venv, and the build in build/. Sourced by both, with the repository's root as
+# with CPU PyTorch, and the build in build/. Sourced by both, with the repository's root as
 # the working directory. Each function does only what is missing, so a second run is quick, and ends
 # the script with one clear line where something cannot be had.
 #
@@ -24,6 +24,7 @@ DEBIAN_TEST_PACKAGES=(libcriterion-dev clang libclang-rt-14-dev valgrind libjema
 # Torch comes first and alone: the others require "torch" of any kind, and where it is not there yet
 # that means the CUDA build of several GB.
 PYTHON_TORCH=torch==2.13.0
+PYTHON_VENV=.venv
 PYTHON_DEMO_PACKAGES=(numpy scikit-learn)
 PYTHON_TEST_PACKAGES=(timm transformers pytest jsonschema expecttest)
 
@@ -66,15 +67,16 @@ prepare_without_debian() {
     say "not a Debian system: going on with the programs that are there"
 }
 
-# prepare_python PACKAGE... makes .venv with torch and the packages.
+# prepare_python PACKAGE... makes $PYTHON_VENV with torch and the packages.
 prepare_python() {
     local python
-    if .venv/bin/python -m pip --version >/dev/null 2>&1; then
-        say "Python: .venv is there"
+    if "$PYTHON_VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+        say "Python: $PYTHON_VENV is there"
     else
         python=$(find_python) || exit 1
-        say "Python: making .venv with $("$python" --version)"
-        "$python" -m venv --clear .venv || die "'$python -m venv .venv' failed (its message is above)"
+        say "Python: making $PYTHON_VENV with $("$python" --version)"
+        "$python" -m venv --clear "$PYTHON_VENV" ||
+            die "'$python -m venv $PYTHON_VENV' failed (its message is above)"
     fi
     if ! have_python_packages "$PYTHON_TORCH"; then
         install_torch
@@ -85,10 +87,10 @@ prepare_python() {
             die "'pip install $*' failed (its message is above); is this machine connected?"
     fi
     have_python_packages "$PYTHON_TORCH" "$@" ||
-        die ".venv still lacks one of: $PYTHON_TORCH $*; remove .venv and run again"
-    .venv/bin/python -c 'import torch' ||
-        die "PyTorch is installed in .venv but cannot be imported; remove .venv and run again"
-    say "Python: $(.venv/bin/python -c 'import importlib.metadata as m, platform
+        die "$PYTHON_VENV still lacks one of: $PYTHON_TORCH $*; remove it and run again"
+    "$PYTHON_VENV/bin/python" -c 'import torch' ||
+        die "PyTorch is installed in $PYTHON_VENV but cannot be imported; remove it and run again"
+    say "Python: $("$PYTHON_VENV/bin/python" -c 'import importlib.metadata as m, platform
 print(platform.python_version(), "with torch", m.version("torch"))')"
 }
 
@@ -109,7 +111,7 @@ find_python() {
 pip_install() {
     local quiet=()
     [ -t 1 ] || quiet=(-q)
-    .venv/bin/python -m pip install "${quiet[@]}" --disable-pip-version-check \
+    "$PYTHON_VENV/bin/python" -m pip install "${quiet[@]}" --disable-pip-version-check \
         --root-user-action=ignore "$@"
 }
 
@@ -130,7 +132,7 @@ install_torch() {
 
 # have_python_packages NAME[==VERSION]... without importing any of them.
 have_python_packages() {
-    .venv/bin/python - "$@" <<'END'
+    "$PYTHON_VENV/bin/python" - "$@" <<'END'
 import importlib.metadata, sys
 
 for requirement in sys.argv[1:]:
@@ -150,8 +152,8 @@ prepare_build() {
     shift
     if [ ! -f "$directory/build.ninja" ]; then
         say "build: configuring $directory"
-        # With the Python of .venv, which has what the tests in C ask of one.
-        PATH=$PWD/.venv/bin:$PATH meson setup "$directory" "$@" >"$directory.log" 2>&1 || {
+        # With the Python that has what the tests in C ask of one.
+        PATH=$PWD/$PYTHON_VENV/bin:$PATH meson setup "$directory" "$@" >"$directory.log" 2>&1 || {
             cat "$directory.log" >&2
             die "'meson setup $directory $*' failed (its message is above)"
         }

@@ -5,7 +5,7 @@
 #include "fake_torch.h"
 
 _Thread_local struct fake_saves fake_saves;
-_Thread_local unsigned fake_noted;
+_Thread_local unsigned fake_noted, fake_missed;
 
 /* Distinct text for each place keeps compilers from merging equal code. */
 #define KEEP() __asm__ volatile("# place %0" : : "i"(__COUNTER__) : "memory")
@@ -15,7 +15,7 @@ _Thread_local unsigned fake_noted;
 
 void fake_reset(void) {
     fake_saves = (struct fake_saves){0};
-    fake_noted = 0;
+    fake_noted = fake_missed = 0;
 }
 
 __attribute__((noinline)) void fake_construct(bool is_output) {
@@ -26,7 +26,9 @@ __attribute__((noinline)) void fake_construct(bool is_output) {
         .is_defined = true,
     };
     int place = fake_saves.count++ % FAKE_MOST_SAVES;
-    if (fake_noted >> place & 1) {
+    if (fake_missed >> place & 1) {
+        mesa_site_missed(&save);
+    } else if (fake_noted >> place & 1) {
         save.is_defined = false;
         mesa_site_note(&save);
     } else {

@@ -21,6 +21,8 @@ extern _Thread_local struct fake_saves fake_saves;
 
 /* Which saves of the thread are only noted: bit k = the k-th since fake_reset(). */
 extern _Thread_local unsigned fake_noted;
+/* The same for saves that nobody looks at: libmesa is not ready yet. */
+extern _Thread_local unsigned fake_missed;
 
 void fake_reset(void);
 

@@ -67,6 +67,20 @@ Test(site, noted_saves_take_their_place) {
     check_layer_norm();
 }
 
+/* The first save of a process starts libmesa. */
+Test(site, what_follows_a_missed_save_is_not_the_first) {
+    for (unsigned missed = 1; missed <= 2; missed++) {
+        fake_reset();
+        fake_missed = (1u << missed) - 1;
+        fake_layer_norm(ALL);
+        for (int k = (int)missed; k < 3; k++)
+            check_site(k, MESA_SITE_PARTIAL, "native_layer_norm", "?");
+    }
+    run(fake_relu, ALL); /* or the next call has the same frame as the missed save */
+    run(fake_layer_norm, ALL);
+    check_layer_norm();
+}
+
 Test(site, caller_may_keep_its_own_record) {
     int mine;
     run(fake_relu, ALL);
