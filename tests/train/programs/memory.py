@@ -29,6 +29,7 @@ def released_when_plain_releases(record):
     def graph():
         return F.layer_norm(F.gelu((x * 1.0) @ torch.ones(256, 256)), (256,)).softmax(-1)
 
+    graph()  # of the first saves, arguments may not be told apart
     y = graph()
     held = held_bytes() - start
     record.check(totals() is None or would_bytes() > 0, "something is saved")
@@ -59,11 +60,11 @@ def a_comparison_takes_two_bits(record):
     """Of maximum's two inputs nothing stays but how they compare, unless only one can be taken."""
     p = torch.randn(2, 512, 256, requires_grad=True)
     limit = nn.Parameter(torch.randn(512, 256))
-    for _ in range(2):  # the first save of a process is not taken
+    for known in (False, False, True):  # the first saves may not be taken, or not told apart
         start = held_bytes()
         x, y = (p * 1.0).unbind()
         z = torch.maximum(x + 1.0, y * 1.0)
-        record.check(totals() is None or held_bytes() - start == p.numel() // 2 // 4,
+        record.check(totals() is None or not known or held_bytes() - start == p.numel() // 2 // 4,
                      f"{held_bytes() - start} bytes are held of two tensors")
         z.sum().backward()
         record.check(held_bytes() == start, "nothing is held after backward")
