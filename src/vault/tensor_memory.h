@@ -25,6 +25,9 @@
  * no memory. */
 void *mesa_tensor_memory_alloc(size_t bytes);
 
+/* Gives the arena what was freed last and is kept for the next tensors of its size. */
+void mesa_tensor_memory_forget_recent(void);
+
 /* False if `at` is not from here. */
 bool mesa_tensor_memory_free(void *at);
 

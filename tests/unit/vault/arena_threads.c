@@ -109,6 +109,7 @@ int main(void) {
         (void)mesa_tensor_memory_free(tensors[i]);
     mesa_arena_trim();
     struct mesa_arena_totals totals;
+    mesa_tensor_memory_forget_recent();
     mesa_arena_totals(&totals);
     if (totals.used_bytes != 0 || !mesa_arena_is_valid()) {
         (void)fprintf(stderr, "arena_threads: %zu bytes used at the end\n", totals.used_bytes);

@@ -190,6 +190,28 @@ Test(tensor_memory, random_calls_match_a_shadow_model) {
     for (int i = 0; i < TENSORS; i++)
         if (tensors[i].at != NULL)
             cr_assert(mesa_tensor_memory_free(tensors[i].at));
+    mesa_tensor_memory_forget_recent();
+    cr_assert(eq(sz, arena_used_bytes(), 0));
+}
+
+Test(tensor_memory, what_was_freed_last_comes_first) {
+    enum { COUNT = 40 };
+    const size_t bytes = MESA_TENSOR_MEMORY_LEAST_BYTES;
+    void *tensors[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        tensors[i] = mesa_tensor_memory_alloc(bytes);
+    for (int i = 0; i < COUNT; i++)
+        cr_assert(mesa_tensor_memory_free(tensors[i]));
+    cr_assert(ne(ptr, mesa_tensor_memory_alloc(2 * bytes), tensors[COUNT - 1]));
+    cr_assert(eq(ptr, mesa_tensor_memory_alloc(bytes), tensors[COUNT - 1]));
+    cr_assert(eq(ptr, mesa_tensor_memory_alloc(bytes), tensors[COUNT - 2]));
+    cr_assert(lt(sz, arena_used_bytes(), (size_t)16 << 20)); /* it does not keep all of them */
+}
+
+/* A tensor that is larger than all that may be kept goes straight back. */
+Test(tensor_memory, large_ones_are_not_kept) {
+    void *large = mesa_tensor_memory_alloc((size_t)40 << 20);
+    cr_assert(mesa_tensor_memory_free(large));
     cr_assert(eq(sz, arena_used_bytes(), 0));
 }
 
@@ -249,5 +271,6 @@ Test(tensor_memory, threads_do_not_get_in_each_others_way) {
         pthread_join(threads[i], NULL);
         cr_assert(not(failed[i]));
     }
+    mesa_tensor_memory_forget_recent();
     cr_assert(eq(sz, arena_used_bytes(), 0));
 }
