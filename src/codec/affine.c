@@ -1,4 +1,4 @@
-/* Reals as codes of 1..8 bits with a scale and a zero point for each group (kernels.h has the format).
+/* Reals as codes of 1..12 bits with a scale and a zero point for each group (kernels.h has the format).
  * This file: groups that are contiguous stretches of rows. Held bytes:
  *
  *     words    uint32 for each group                      (then to a multiple of 64 bytes)
@@ -47,8 +47,8 @@ static size_t largest_group(size_t row, size_t groups) {
 /* False if the plan cannot be carried out. */
 static bool lay_out(const struct mesa_plan *plan, struct grid *ret_grid) {
     size_t row = plan->row;
-    if (!mesa_dtype_is_real(plan->dtype) || plan->bits < 1 || plan->bits > 8 || row == 0 ||
-        plan->group == 0 || plan->elements == 0 || plan->elements % row != 0)
+    if (!mesa_dtype_is_real(plan->dtype) || plan->bits < 1 || plan->bits > MESA_MOST_CODE_BITS ||
+        row == 0 || plan->group == 0 || plan->elements == 0 || plan->elements % row != 0)
         return false;
     if (row < MESA_GROUP_UNIT)
         row = plan->elements;

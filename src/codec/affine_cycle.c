@@ -1,6 +1,7 @@
 /* Affine codes whose groups are spread over the tensor: one for each head or channel. The elements of
  * a group lie in runs, and runs take turns. Held bytes: a uint32 word for each group (to a multiple
- * of 64 bytes), then the codes of all elements in dense order.
+ * of 64 bytes), then the codes of all elements in dense order; of codes with more than 8 bits the upper
+ * 8 of all, then the lower bits of all.
  *
  * A period's groups need nothing of other periods. Where it is small (some tokens of all heads), its
  * ranges, words and codes are made while it is in a near cache. Where it is large (a channel of the
@@ -13,7 +14,7 @@
  * SPDX-License-Identifier: MIT */
 #include "codec/affine.h"
 #include "codec/affine_tile.h"
-#include "codec/kernels/element.h"
+#include "codec/kernels/affine.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -43,7 +44,7 @@ static size_t item_of(const struct mesa_plan *plan, const struct mesa_cycle *cyc
 }
 
 static bool lay_out(const struct mesa_plan *plan, struct layout *ret_layout) {
-    if (!mesa_dtype_is_real(plan->dtype) || plan->bits < 1 || plan->bits > 8 ||
+    if (!mesa_dtype_is_real(plan->dtype) || plan->bits < 1 || plan->bits > MESA_MOST_CODE_BITS ||
         plan->elements == 0 || plan->run == 0 || plan->cycle == 0 ||
         plan->elements % plan->run != 0 || plan->cycle > plan->elements / plan->run ||
         plan->period % plan->cycle != 0)
@@ -73,6 +74,34 @@ static bool lay_out(const struct mesa_plan *plan, struct layout *ret_layout) {
 size_t mesa_affine_cycle_bound_bytes(const struct mesa_plan *plan) {
     struct layout layout;
     return lay_out(plan, &layout) ? layout.bytes : 0;
+}
+
+/* Where the codes are, as kernels take them: bytes where they will stay, the rest packed. */
+struct placement {
+    uint8_t *bytes;       /* codes of 8 bits, or the upper 8 bits of codes with more; else NULL */
+    uint8_t *packed;      /* codes of fewer bits, or the lower bits of codes with more */
+    unsigned packed_bits; /* 0: none */
+};
+
+static struct placement placement_of(const struct mesa_plan *plan, uint8_t *codes) {
+    bool has_bytes = plan->bits >= 8;
+    return (struct placement){
+        .bytes = has_bytes ? codes : NULL,
+        .packed = has_bytes ? codes + plan->elements : codes,
+        .packed_bits = has_bytes ? mesa_lower_bits(plan->bits) : plan->bits,
+    };
+}
+
+/* Codes from element `begin` on; what is to be packed, or was, in `scratch`. */
+static struct mesa_code_bytes unpacked_codes(const struct placement *placement, size_t begin,
+                                             uint8_t *scratch) {
+    if (placement->bytes == NULL)
+        return (struct mesa_code_bytes){.upper = scratch};
+    return (struct mesa_code_bytes){placement->bytes + begin, scratch};
+}
+
+static uint8_t *packed_codes(const struct placement *placement, size_t begin) {
+    return placement->packed + mesa_code_row_bytes(begin, placement->packed_bits);
 }
 
 struct encoder {
@@ -108,20 +137,20 @@ static struct mesa_tile_reader reader_of(const struct encoder *encoder, void *sc
  * bytes. */
 static void code_elements(const struct encoder *encoder, struct mesa_tile_reader *reader,
                           size_t begin, size_t end) {
-    unsigned bits = encoder->plan->bits;
+    struct placement placement = placement_of(encoder->plan, encoder->codes);
     uint8_t scratch[CODES_AT_ONCE];
     while (begin < end) {
-        size_t next = bits == 8 ? end : mesa_smaller(end, begin + CODES_AT_ONCE);
-        uint8_t *packed = encoder->codes + mesa_code_row_bytes(begin, bits);
-        uint8_t *codes = bits == 8 ? packed : scratch;
+        size_t next = placement.packed_bits == 0 ? end : mesa_smaller(end, begin + CODES_AT_ONCE);
+        struct mesa_code_bytes codes = unpacked_codes(&placement, begin, scratch);
         for (size_t at = begin; at < next;) {
             struct mesa_tile tile = mesa_tile_of_source(reader, at, next);
             mesa_tile_quantize(encoder->plan, reader->cycle, &tile, encoder->words + tile.group,
-                               codes + (at - begin));
+                               codes_from(codes, encoder->plan->bits, at - begin));
             at += mesa_tile_elements(&tile);
         }
-        if (bits != 8)
-            mesa_kernels.pack_bits(codes, next - begin, bits, packed);
+        if (placement.packed_bits != 0)
+            mesa_kernels.pack_bits(scratch, next - begin, placement.packed_bits,
+                                   packed_codes(&placement, begin));
         begin = next;
     }
 }
@@ -274,26 +303,27 @@ struct decoder {
     const struct mesa_plan *plan;
     struct layout layout;
     const uint32_t *words;
-    const uint8_t *codes;
+    uint8_t *codes; /* only read */
     char *elements;
 };
 
 static void decode_elements(void *context, size_t begin, size_t end) {
     const struct decoder *decoder = context;
     const struct mesa_cycle *cycle = &decoder->layout.cycle;
+    const struct placement placement = placement_of(decoder->plan, decoder->codes);
     unsigned bits = decoder->plan->bits;
     size_t bytes = mesa_dtype_bytes(cycle->dtype);
     uint8_t scratch[CODES_AT_ONCE];
     while (begin < end) {
-        size_t next = bits == 8 ? end : mesa_smaller(end, begin + CODES_AT_ONCE);
-        const uint8_t *codes = decoder->codes + mesa_code_row_bytes(begin, bits);
-        if (bits != 8) {
-            mesa_kernels.unpack_bits(codes, next - begin, bits, scratch);
-            codes = scratch;
-        }
+        size_t next = placement.packed_bits == 0 ? end : mesa_smaller(end, begin + CODES_AT_ONCE);
+        struct mesa_code_bytes codes = unpacked_codes(&placement, begin, scratch);
+        if (placement.packed_bits != 0)
+            mesa_kernels.unpack_bits(packed_codes(&placement, begin), next - begin,
+                                     placement.packed_bits, scratch);
         for (size_t at = begin; at < next;) {
             struct mesa_tile tile = mesa_tile_at(cycle, at, next);
-            mesa_tile_dequantize(cycle, &tile, decoder->words + tile.group, codes + (at - begin),
+            mesa_tile_dequantize(cycle, &tile, decoder->words + tile.group,
+                                 codes_from(codes, bits, at - begin), bits,
                                  decoder->elements + at * bytes);
             at += mesa_tile_elements(&tile);
         }
@@ -305,7 +335,7 @@ void mesa_affine_cycle_decode(const struct mesa_plan *plan, const void *held,
                               mesa_parallel_for *parallel, void *ret_elements) {
     struct decoder decoder = {.plan = plan, .words = held, .elements = ret_elements};
     (void)!lay_out(plan, &decoder.layout); /* it was encoded: it can be laid out */
-    decoder.codes = (const uint8_t *)held + decoder.layout.codes_at;
+    decoder.codes = (uint8_t *)held + decoder.layout.codes_at;
     mesa_walk_result(plan->elements, mesa_dtype_bytes(plan->dtype), parallel, decode_elements,
                      &decoder);
 }

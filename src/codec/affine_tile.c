@@ -160,30 +160,34 @@ static const uint32_t *words_of_columns(const struct mesa_cycle *cycle,
 /* There is no kernel that rounds stochastically with a given word: it is asked for rarely, and for
  * heads or channels hardly ever. The uniforms are those of the other grouping. */
 static void quantize_stochastic(const struct mesa_plan *plan, const struct mesa_tile *tile,
-                                size_t row, size_t column, uint32_t word, uint8_t *ret_code) {
+                                size_t row, size_t column, uint32_t word,
+                                struct mesa_code_bytes ret_codes) {
+    size_t at = row * tile->columns + column;
     if (word == 0) {
-        *ret_code = 0;
+        code_store(ret_codes, plan->bits, at, 0);
         return;
     }
-    uint64_t element = tile->at + row * tile->columns + column;
+    uint64_t element = tile->at + at;
     float uniform = affine_uniform(affine_key_of(plan->seed, element), (uint32_t)element);
     ptrdiff_t offset = (ptrdiff_t)row * tile->stride + (ptrdiff_t)column;
     const char *from = tile->first + offset * (ptrdiff_t)mesa_dtype_bytes(plan->dtype);
-    *ret_code = affine_stochastic(element_load(plan->dtype, from, 0),
-                                  affine_grid_of(word, plan->bits), plan->strict_sign, uniform);
+    code_store(ret_codes, plan->bits, at,
+               affine_stochastic(element_load(plan->dtype, from, 0),
+                                 affine_grid_of(word, plan->bits), plan->strict_sign, uniform));
 }
 
 static void quantize_tile_stochastic(const struct mesa_plan *plan, const struct mesa_cycle *cycle,
                                      const struct mesa_tile *tile, const uint32_t *words,
-                                     uint8_t *ret_codes) {
+                                     struct mesa_code_bytes ret_codes) {
     size_t lead = tile->column % cycle->run;
     for (size_t row = 0; row < tile->rows; row++)
         for (size_t i = 0; i < tile->columns; i++)
-            quantize_stochastic(plan, tile, row, i, words[(lead + i) / cycle->run], ret_codes++);
+            quantize_stochastic(plan, tile, row, i, words[(lead + i) / cycle->run], ret_codes);
 }
 
 void mesa_tile_quantize(const struct mesa_plan *plan, const struct mesa_cycle *cycle,
-                        const struct mesa_tile *tile, const uint32_t *words, uint8_t *ret_codes) {
+                        const struct mesa_tile *tile, const uint32_t *words,
+                        struct mesa_code_bytes ret_codes) {
     if (plan->rounding == MESA_ROUND_STOCHASTIC) {
         quantize_tile_stochastic(plan, cycle, tile, words, ret_codes);
         return;
@@ -201,18 +205,20 @@ void mesa_tile_quantize(const struct mesa_plan *plan, const struct mesa_cycle *c
     runs.run = first_columns(cycle, tile);
     for (size_t i = 0; i < tile->columns;) {
         mesa_kernels.affine_quantize[plan->dtype](&runs, tile->first + i * bytes, *words++,
-                                                  plan->bits, plan->strict_sign, ret_codes + i);
+                                                  plan->bits, plan->strict_sign,
+                                                  codes_from(ret_codes, plan->bits, i));
         i += runs.run;
         runs.run = mesa_smaller(cycle->run, tile->columns - i);
     }
 }
 
 void mesa_tile_dequantize(const struct mesa_cycle *cycle, const struct mesa_tile *tile,
-                          const uint32_t *words, const uint8_t *codes, void *ret_elements) {
+                          const uint32_t *words, struct mesa_code_bytes codes, unsigned bits,
+                          void *ret_elements) {
     if (takes_columns(cycle)) {
         uint32_t scratch[MESA_TILE_GROUPS];
         mesa_kernels.affine_dequantize_columns[cycle->dtype](
-            codes, tile->rows, tile->columns, words_of_columns(cycle, tile, words, scratch),
+            codes, bits, tile->rows, tile->columns, words_of_columns(cycle, tile, words, scratch),
             ret_elements);
         return;
     }
@@ -221,8 +227,8 @@ void mesa_tile_dequantize(const struct mesa_cycle *cycle, const struct mesa_tile
         .runs = tile->rows, .stride = (ptrdiff_t)cycle->turn, .code_stride = cycle->turn};
     runs.run = first_columns(cycle, tile);
     for (size_t i = 0; i < tile->columns;) {
-        mesa_kernels.affine_dequantize[cycle->dtype](&runs, codes + i, *words++,
-                                                     (char *)ret_elements + i * bytes);
+        mesa_kernels.affine_dequantize[cycle->dtype](&runs, codes_from(codes, bits, i), bits,
+                                                     *words++, (char *)ret_elements + i * bytes);
         i += runs.run;
         runs.run = mesa_smaller(cycle->run, tile->columns - i);
     }

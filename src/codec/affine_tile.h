@@ -59,12 +59,14 @@ void mesa_tile_start_ranges(size_t n, float *ret_lo, float *ret_hi);
 bool mesa_tile_range(const struct mesa_cycle *cycle, const struct mesa_tile *tile, float *lo,
                      float *hi);
 
-/* Codes, a byte each, in dense order from the tile's first on. words: of the tile's groups. */
+/* Codes in dense order from the tile's first on. words: of the tile's groups. */
 void mesa_tile_quantize(const struct mesa_plan *plan, const struct mesa_cycle *cycle,
-                        const struct mesa_tile *tile, const uint32_t *words, uint8_t *ret_codes);
+                        const struct mesa_tile *tile, const uint32_t *words,
+                        struct mesa_code_bytes ret_codes);
 
 /* Inverse; the elements are dense. */
 void mesa_tile_dequantize(const struct mesa_cycle *cycle, const struct mesa_tile *tile,
-                          const uint32_t *words, const uint8_t *codes, void *ret_elements);
+                          const uint32_t *words, struct mesa_code_bytes codes, unsigned bits,
+                          void *ret_elements);
 
 #endif

@@ -47,7 +47,7 @@ struct mesa_plan {
     bool far; /* the caches are written over before anybody decodes: no need to fill them with codes */
 
     /* affine and sparse-affine */
-    unsigned bits; /* 1..8 */
+    unsigned bits; /* 1..12 */
     enum mesa_grouping grouping;
     size_t row;                /* BLOCK: groups never cross a multiple of this; divides elements */
     size_t group;              /* BLOCK: wanted elements in a group, 16..1024, or `row` */
@@ -99,7 +99,7 @@ struct mesa_codec {
                    void *ret_elements);
 };
 
-extern const struct mesa_codec mesa_codec_affine; /* codes with scale and zero point, 1..8 bits */
+extern const struct mesa_codec mesa_codec_affine; /* codes with scale and zero point, 1..12 bits */
 extern const struct mesa_codec mesa_codec_mask;   /* bool, or a predicate of a real: 1 bit */
 extern const struct mesa_codec
     mesa_codec_interval; /* inside, outside or on an end of an interval: 1 or 2 bits */

@@ -56,8 +56,8 @@ static size_t raw_limit(const struct mesa_plan *plan) {
 }
 
 static size_t sparse_affine_bound_bytes(const struct mesa_plan *plan) {
-    if (!mesa_dtype_is_real(plan->dtype) || plan->bits < 1 || plan->bits > 8 || plan->group == 0 ||
-        plan->grouping != MESA_GROUP_BLOCK)
+    if (!mesa_dtype_is_real(plan->dtype) || plan->bits < 1 || plan->bits > MESA_MOST_CODE_BITS ||
+        plan->group == 0 || plan->grouping != MESA_GROUP_BLOCK)
         return 0;
     if (mesa_nonzero_lay_out(plan).records_at >= most_bytes(plan))
         return 0;

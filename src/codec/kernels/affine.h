@@ -29,9 +29,29 @@ MESA_ALWAYS_INLINE int word_zero_point(uint32_t word) {
 }
 
 /* Code q of group `word` stands for this value. The product is exact: 8 significant bits times at
- * most 16. */
+ * most 16, within the group's range. */
 MESA_ALWAYS_INLINE float affine_value(unsigned code, uint32_t word) {
     return (float)((int)code + word_zero_point(word)) * word_scale(word);
+}
+
+/* Code i from where it is not packed, and into there. */
+MESA_ALWAYS_INLINE unsigned code_load(struct mesa_code_bytes codes, unsigned bits, size_t i) {
+    unsigned lower = mesa_lower_bits(bits);
+    return lower == 0 ? codes.upper[i] : (unsigned)codes.upper[i] << lower | codes.lower[i];
+}
+
+MESA_ALWAYS_INLINE void code_store(struct mesa_code_bytes codes, unsigned bits, size_t i,
+                                   unsigned code) {
+    unsigned lower = mesa_lower_bits(bits);
+    codes.upper[i] = (uint8_t)(code >> lower);
+    if (lower != 0)
+        codes.lower[i] = (uint8_t)(code & ((1u << lower) - 1));
+}
+
+MESA_ALWAYS_INLINE struct mesa_code_bytes codes_from(struct mesa_code_bytes codes, unsigned bits,
+                                                     size_t i) {
+    bool split = mesa_lower_bits(bits) != 0;
+    return (struct mesa_code_bytes){codes.upper + i, split ? codes.lower + i : NULL};
 }
 
 /* Bytes from the first run to number `i`. */
@@ -72,20 +92,20 @@ MESA_ALWAYS_INLINE float affine_keep_sign(float index, float x) {
 
 /* The clip does not act on elements within the range that the word was made for, but for ties at
  * its ends. Operands stand as minps and maxps have them: a NaN becomes the last code. */
-MESA_ALWAYS_INLINE uint8_t affine_code(float index, struct affine_grid grid) {
+MESA_ALWAYS_INLINE uint16_t affine_code(float index, struct affine_grid grid) {
     index = index < grid.most ? index : grid.most;
     index = index > grid.least ? index : grid.least;
-    return (uint8_t)(int)(index - grid.least);
+    return (uint16_t)(int)(index - grid.least);
 }
 
-MESA_ALWAYS_INLINE uint8_t affine_nearest(float x, struct affine_grid grid, bool strict_sign) {
+MESA_ALWAYS_INLINE uint16_t affine_nearest(float x, struct affine_grid grid, bool strict_sign) {
     float index = rintf(x * grid.inverse);
     return affine_code(strict_sign ? affine_keep_sign(index, x) : index, grid);
 }
 
 /* Rounds up with a probability of the distance to the index below, uniform in [0, 1). */
-MESA_ALWAYS_INLINE uint8_t affine_stochastic(float x, struct affine_grid grid, bool strict_sign,
-                                             float uniform) {
+MESA_ALWAYS_INLINE uint16_t affine_stochastic(float x, struct affine_grid grid, bool strict_sign,
+                                              float uniform) {
     float position = x * grid.inverse;
     float index = floorf(position);
     index += uniform < position - index ? 1.0f : 0.0f;

@@ -38,15 +38,21 @@
     }                                                                                              \
     static void quantize_runs_##name(const struct mesa_affine_runs *runs, const void *src,         \
                                      uint32_t word, unsigned bits, bool strict_sign,               \
-                                     uint8_t *ret_codes) {                                         \
-        if (strict_sign)                                                                           \
+                                     struct mesa_code_bytes ret_codes) {                           \
+        if (bits > 8)                                                                              \
+            quantize_runs(dtype, runs, src, word, bits, strict_sign, ret_codes);                   \
+        else if (strict_sign)                                                                      \
             quantize_runs(dtype, runs, src, word, bits, true, ret_codes);                          \
         else                                                                                       \
             quantize_runs(dtype, runs, src, word, bits, false, ret_codes);                         \
     }                                                                                              \
-    static void dequantize_runs_##name(const struct mesa_affine_runs *runs, const uint8_t *codes,  \
-                                       uint32_t word, void *ret_dst) {                             \
-        dequantize_runs(dtype, runs, codes, word, ret_dst);                                        \
+    static void dequantize_runs_##name(const struct mesa_affine_runs *runs,                        \
+                                       struct mesa_code_bytes codes, unsigned bits, uint32_t word, \
+                                       void *ret_dst) {                                            \
+        if (bits <= 8)                                                                             \
+            dequantize_runs(dtype, runs, codes, 8, word, ret_dst);                                 \
+        else                                                                                       \
+            dequantize_runs(dtype, runs, codes, bits, word, ret_dst);                              \
     }                                                                                              \
     static bool range_columns_##name(const void *src, size_t rows, size_t n, float *lo,            \
                                      float *hi) {                                                  \
@@ -54,12 +60,13 @@
     }                                                                                              \
     static void quantize_columns_##name(const void *src, size_t rows, size_t n,                    \
                                         const uint32_t *words, unsigned bits, bool strict_sign,    \
-                                        uint8_t *ret_codes) {                                      \
+                                        struct mesa_code_bytes ret_codes) {                        \
         quantize_columns(dtype, src, rows, n, words, bits, strict_sign, ret_codes);                \
     }                                                                                              \
-    static void dequantize_columns_##name(const uint8_t *codes, size_t rows, size_t n,             \
-                                          const uint32_t *words, void *ret_dst) {                  \
-        dequantize_columns(dtype, codes, rows, n, words, ret_dst);                                 \
+    static void dequantize_columns_##name(struct mesa_code_bytes codes, unsigned bits,             \
+                                          size_t rows, size_t n, const uint32_t *words,            \
+                                          void *ret_dst) {                                         \
+        dequantize_columns(dtype, codes, bits, rows, n, words, ret_dst);                           \
     }
 
 #define SET_AFFINE_ENTRIES(name, dtype, hot)                                                       \

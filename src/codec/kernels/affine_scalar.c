@@ -27,20 +27,19 @@ MESA_ALWAYS_INLINE bool range(enum mesa_dtype dtype, const void *src, size_t n, 
 }
 
 MESA_ALWAYS_INLINE void quantize(enum mesa_dtype dtype, const void *src, size_t n, uint32_t word,
-                                 unsigned bits, bool strict_sign, uint8_t *ret_codes) {
-    if (word == 0) {
-        memset(ret_codes, 0, n);
-        return;
-    }
+                                 unsigned bits, bool strict_sign,
+                                 struct mesa_code_bytes ret_codes) {
     struct affine_grid grid = affine_grid_of(word, bits);
-    for (size_t i = 0; i < n; i++)
-        ret_codes[i] = affine_nearest(element_load(dtype, src, i), grid, strict_sign);
+    for (size_t i = 0; i < n; i++) {
+        float x = element_load(dtype, src, i);
+        code_store(ret_codes, bits, i, word == 0 ? 0 : affine_nearest(x, grid, strict_sign));
+    }
 }
 
-MESA_ALWAYS_INLINE void dequantize(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
-                                   uint32_t word, void *ret_dst) {
+MESA_ALWAYS_INLINE void dequantize(enum mesa_dtype dtype, struct mesa_code_bytes codes,
+                                   unsigned bits, size_t n, uint32_t word, void *ret_dst) {
     for (size_t i = 0; i < n; i++)
-        element_store(dtype, ret_dst, i, affine_value(codes[i], word));
+        element_store(dtype, ret_dst, i, affine_value(code_load(codes, bits, i), word));
 }
 
 MESA_ALWAYS_INLINE bool range_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
@@ -53,16 +52,17 @@ MESA_ALWAYS_INLINE bool range_runs(enum mesa_dtype dtype, const struct mesa_affi
 
 MESA_ALWAYS_INLINE void quantize_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
                                       const void *src, uint32_t word, unsigned bits,
-                                      bool strict_sign, uint8_t *ret_codes) {
+                                      bool strict_sign, struct mesa_code_bytes ret_codes) {
     for (size_t i = 0; i < runs->runs; i++)
         quantize(dtype, run_at(dtype, runs, src, i), runs->run, word, bits, strict_sign,
-                 ret_codes + i * runs->code_stride);
+                 codes_from(ret_codes, bits, i * runs->code_stride));
 }
 
 MESA_ALWAYS_INLINE void dequantize_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
-                                        const uint8_t *codes, uint32_t word, void *ret_dst) {
+                                        struct mesa_code_bytes codes, unsigned bits, uint32_t word,
+                                        void *ret_dst) {
     for (size_t i = 0; i < runs->runs; i++)
-        dequantize(dtype, codes + i * runs->code_stride, runs->run, word,
+        dequantize(dtype, codes_from(codes, bits, i * runs->code_stride), bits, runs->run, word,
                    (char *)ret_dst + run_offset(dtype, runs, i));
 }
 
@@ -79,18 +79,20 @@ MESA_ALWAYS_INLINE bool range_columns(enum mesa_dtype dtype, const void *src, si
 
 MESA_ALWAYS_INLINE void quantize_columns(enum mesa_dtype dtype, const void *src, size_t rows,
                                          size_t n, const uint32_t *words, unsigned bits,
-                                         bool strict_sign, uint8_t *ret_codes) {
+                                         bool strict_sign, struct mesa_code_bytes ret_codes) {
     for (size_t row = 0; row < rows; row++)
         for (size_t i = 0; i < n; i++)
             quantize(dtype, element_at(dtype, src, row * n + i), 1, words[i], bits, strict_sign,
-                     &ret_codes[row * n + i]);
+                     codes_from(ret_codes, bits, row * n + i));
 }
 
-MESA_ALWAYS_INLINE void dequantize_columns(enum mesa_dtype dtype, const uint8_t *codes, size_t rows,
-                                           size_t n, const uint32_t *words, void *ret_dst) {
+MESA_ALWAYS_INLINE void dequantize_columns(enum mesa_dtype dtype, struct mesa_code_bytes codes,
+                                           unsigned bits, size_t rows, size_t n,
+                                           const uint32_t *words, void *ret_dst) {
     for (size_t row = 0; row < rows; row++)
         for (size_t i = 0; i < n; i++)
-            element_store(dtype, ret_dst, row * n + i, affine_value(codes[row * n + i], words[i]));
+            dequantize(dtype, codes_from(codes, bits, row * n + i), bits, 1, words[i],
+                       (char *)ret_dst + (row * n + i) * element_bytes(dtype));
 }
 
 /* ---- codes of less than a byte --------------------------------------------------------------- */
@@ -149,8 +151,11 @@ MESA_ALWAYS_INLINE void code_group(enum mesa_dtype dtype, struct coding coding, 
                                    size_t n, uint64_t first_element, uint32_t word,
                                    uint8_t *ret_codes) {
     struct affine_grid grid = affine_grid_of(word, coding.bits);
+    const unsigned lower_bits = mesa_lower_bits(coding.bits);
+    const unsigned upper_bits = coding.bits - lower_bits;
     for (size_t begin = 0; begin < n; begin += PIECE) {
-        uint8_t codes[PIECE];
+        uint8_t upper[PIECE], lower[PIECE];
+        struct mesa_code_bytes codes = {upper, lower};
         size_t count = n - begin < PIECE ? n - begin : PIECE;
         for (size_t i = 0; i < count; i++) {
             float x = element_load(dtype, src, begin + i);
@@ -158,12 +163,15 @@ MESA_ALWAYS_INLINE void code_group(enum mesa_dtype dtype, struct coding coding, 
                 uint64_t element = first_element + begin + i;
                 float uniform =
                     affine_uniform(affine_key_of(coding.seed, element), (uint32_t)element);
-                codes[i] = affine_stochastic(x, grid, coding.strict_sign, uniform);
+                code_store(codes, coding.bits, i,
+                           affine_stochastic(x, grid, coding.strict_sign, uniform));
             } else {
-                codes[i] = affine_nearest(x, grid, coding.strict_sign);
+                code_store(codes, coding.bits, i, affine_nearest(x, grid, coding.strict_sign));
             }
         }
-        pack_bits(codes, count, coding.bits, ret_codes + begin * coding.bits / 8);
+        pack_bits(upper, count, upper_bits, ret_codes + begin * upper_bits / 8);
+        if (lower_bits != 0)
+            pack_bits(lower, count, lower_bits, ret_codes + n + begin * lower_bits / 8);
     }
 }
 
@@ -219,7 +227,8 @@ MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool stri
 MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const uint8_t *codes,
                                      size_t n, unsigned bits, const uint8_t *raw,
                                      size_t raw_group_bytes, void *ret_dst) {
-    size_t bytes = element_bytes(dtype);
+    const size_t bytes = element_bytes(dtype);
+    const unsigned lower_bits = mesa_lower_bits(bits), upper_bits = bits - lower_bits;
     if (word == MESA_GROUP_CONSTANT) {
         for (size_t i = 0; i < n; i++)
             memcpy((char *)ret_dst + i * bytes, codes, bytes);
@@ -232,10 +241,13 @@ MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const
         return;
     }
     for (size_t begin = 0; begin < n; begin += PIECE) {
-        uint8_t unpacked[PIECE];
+        uint8_t upper[PIECE], lower[PIECE];
         size_t count = n - begin < PIECE ? n - begin : PIECE;
-        unpack_bits(codes + begin * bits / 8, count, bits, unpacked);
-        dequantize(dtype, unpacked, count, word, (char *)ret_dst + begin * bytes);
+        unpack_bits(codes + begin * upper_bits / 8, count, upper_bits, upper);
+        if (lower_bits != 0)
+            unpack_bits(codes + n + begin * lower_bits / 8, count, lower_bits, lower);
+        dequantize(dtype, (struct mesa_code_bytes){upper, lower}, bits, count, word,
+                   (char *)ret_dst + begin * bytes);
     }
 }
 

@@ -15,7 +15,8 @@
  *                           what joining all lanes of vector g gives
  *       v_least, v_most     of all lanes, a float
  *       v_bits, i_bits      the same bits; v_of_i, i_of_v convert, to nearest even
- *       i_up, i_down        shifts; i_down_signed copies the sign. i_places: 0, 1, 2, ...
+ *       i_up, i_down        shifts by a constant, _by: by any number; i_down_signed copies the sign
+ *       i_places            0, 1, 2, ...
  *       h_sign              all ones where negative; h_odd_of takes odd lanes from its first
  *       m_differ, m_not_at_most   also true for NaN
  *       m_bits, m_bits_of_4 a bit for each lane, of one vmask or of four
@@ -318,6 +319,11 @@ struct coder {
     vfloat least, most; /* then: grid indices of the first and the last code */
 };
 
+MESA_ALWAYS_INLINE void coder_set_ends(struct coder *coder, unsigned bits) {
+    coder->least = v_of_i(coder->zero_point);
+    coder->most = v_add(coder->least, v_set((float)((1u << bits) - 1)));
+}
+
 /* Grid indices of LANES elements, not rounded yet where the conversion that follows does that: to
  * nearest even. */
 MESA_ALWAYS_INLINE vfloat indices_of(struct coder coder, vfloat x, uint64_t element) {
@@ -341,8 +347,30 @@ MESA_ALWAYS_INLINE vint codes_of(struct coder coder, vfloat x, uint64_t element)
     return i_sub(i_of_v(index), coder.zero_point);
 }
 
-MESA_ALWAYS_INLINE vcodes block_codes(enum mesa_dtype dtype, struct coder coder, const char *src,
-                                      uint64_t element) {
+/* Codes of a block; of more than 8 bits the upper 8, and the others. */
+struct block {
+    vcodes upper, lower;
+};
+
+/* `pairs`: of each two vectors the first has the even lanes, the second the odd ones. Unless the coder
+ * clips, too large codes of up to 8 bits become the largest. */
+MESA_ALWAYS_INLINE struct block block_of(const vint codes[VECTORS], unsigned bits, bool pairs) {
+    const unsigned lower_bits = mesa_lower_bits(bits);
+    if (lower_bits == 0)
+        return (struct block){.upper = pairs ? narrow_code_pairs(codes, bits)
+                                             : narrow_codes(codes, bits)};
+    vint upper[VECTORS], lower[VECTORS];
+    UNROLL
+    for (size_t j = 0; j < VECTORS; j++) {
+        upper[j] = i_down_by(codes[j], lower_bits);
+        lower[j] = i_and(codes[j], i_set((1u << lower_bits) - 1));
+    }
+    return pairs ? (struct block){narrow_code_pairs(upper, 8), narrow_code_pairs(lower, 8)}
+                 : (struct block){narrow_codes(upper, 8), narrow_codes(lower, 8)};
+}
+
+MESA_ALWAYS_INLINE struct block block_codes(enum mesa_dtype dtype, struct coder coder,
+                                            const char *src, uint64_t element) {
     vint codes[VECTORS];
     if (dtype == MESA_BF16 && !coder.rules.stochastic) { /* else order matters to the uniforms */
         UNROLL
@@ -351,13 +379,22 @@ MESA_ALWAYS_INLINE vcodes block_codes(enum mesa_dtype dtype, struct coder coder,
             codes[2 * k] = codes_of(coder, even_bf16(pairs), element);
             codes[2 * k + 1] = codes_of(coder, odd_bf16(pairs), element);
         }
-        return narrow_code_pairs(codes, coder.rules.bits);
+        return block_of(codes, coder.rules.bits, true);
     }
     UNROLL
     for (size_t j = 0; j < VECTORS; j++)
         codes[j] = codes_of(coder, load_floats(dtype, element_at(dtype, src, j * LANES)),
                             element + j * LANES);
-    return narrow_codes(codes, coder.rules.bits);
+    return block_of(codes, coder.rules.bits, false);
+}
+
+/* Codes [i, i + n) of a group whose upper and lower bits are to be packed from the two places on. */
+MESA_ALWAYS_INLINE void block_pack(struct block block, unsigned bits, size_t i, size_t n,
+                                   bool stream, uint8_t *ret_upper, uint8_t *ret_lower) {
+    const unsigned lower_bits = mesa_lower_bits(bits), upper_bits = bits - lower_bits;
+    store_packed(ret_upper + i * upper_bits / 8, block.upper, n, upper_bits, stream);
+    if (lower_bits != 0)
+        store_packed(ret_lower + i * lower_bits / 8, block.lower, n, lower_bits, stream);
 }
 
 MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, const char *src,
@@ -365,8 +402,8 @@ MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, 
     const unsigned bits = coder.rules.bits;
     size_t i = 0;
     for (; i + BLOCK <= n; i += BLOCK) {
-        vcodes codes = block_codes(dtype, coder, element_at(dtype, src, i), element + i);
-        store_packed(ret_codes + i * bits / 8, codes, BLOCK, bits, coder.stream);
+        struct block block = block_codes(dtype, coder, element_at(dtype, src, i), element + i);
+        block_pack(block, bits, i, BLOCK, coder.stream, ret_codes, ret_codes + n);
     }
     if (i == n)
         return;
@@ -376,8 +413,11 @@ MESA_ALWAYS_INLINE void encode_group(enum mesa_dtype dtype, struct coder coder, 
         vfloat x = load_some(dtype, element_at(dtype, src, first), first < n ? n - first : 0);
         codes[j] = codes_of(coder, x, element + first);
     }
-    store_packed(ret_codes + i * bits / 8, codes_first(narrow_codes(codes, bits), n - i), n - i,
-                 bits, false);
+    struct block block = block_of(codes, bits, false);
+    block.upper = codes_first(block.upper, n - i);
+    if (mesa_lower_bits(bits) != 0)
+        block.lower = codes_first(block.lower, n - i);
+    block_pack(block, bits, i, n - i, false, ret_codes, ret_codes + n);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -439,6 +479,8 @@ MESA_ALWAYS_INLINE size_t batch_code(enum mesa_dtype dtype, struct coder coder,
         if (word != 0 && !word_is_mark(word)) {
             coder.inverse = v_set(batch->inverse[g]);
             coder.zero_point = i_set(batch->zero_points[g]);
+            if (coder.clips)
+                coder_set_ends(&coder, coder.rules.bits);
             encode_group(dtype, coder, from, group.n, group_first_element(rows, group), codes);
         }
         raw_groups += word == MESA_GROUP_RAW;
@@ -454,6 +496,7 @@ MESA_ALWAYS_INLINE size_t encode(enum mesa_dtype dtype, unsigned bits, bool stri
         .rules = {bits, strict_sign, rounding == MESA_ROUND_STOCHASTIC},
         .stream = rows->stream,
         .seed = rows->seed,
+        .clips = bits > 8, /* bytes are clipped by what narrows codes to them */
     };
     size_t raw_groups = 0;
     struct group_cursor cursor = group_cursor_begin(rows);
@@ -488,23 +531,52 @@ MESA_ALWAYS_INLINE vint bf16_values_of(vint codes, vint zero_point, vfloat scale
     return h_odd_of(rounded[1], i_down(rounded[0], 16));
 }
 
+/* Lanes of 32 or of 16 bits, which have room for codes. */
+MESA_ALWAYS_INLINE vint whole_codes(vint upper, vint lower, unsigned bits) {
+    return i_or(i_up_by(upper, mesa_lower_bits(bits)), lower);
+}
+
+MESA_ALWAYS_INLINE vint widen_block(struct block block, unsigned bits, size_t k) {
+    vint upper = widen_codes(block.upper, k);
+    return bits <= 8 ? upper : whole_codes(upper, widen_codes(block.lower, k), bits);
+}
+
+MESA_ALWAYS_INLINE vint widen_half_block(struct block block, unsigned bits, size_t k) {
+    vint upper = widen_half_codes(block.upper, k);
+    return bits <= 8 ? upper : whole_codes(upper, widen_half_codes(block.lower, k), bits);
+}
+
 /* A whole block. `packed`: where its codes are from; bytes need not come out of a vector again. */
-MESA_ALWAYS_INLINE void store_values(enum mesa_dtype dtype, vcodes codes, const uint8_t *packed,
-                                     unsigned bits, vint zero_point, vfloat scale, bool stream,
-                                     char *dst) {
+MESA_ALWAYS_INLINE void store_values(enum mesa_dtype dtype, struct block block,
+                                     const uint8_t *packed, unsigned bits, vint zero_point,
+                                     vfloat scale, bool stream, char *dst) {
     if (dtype == MESA_BF16) {
         UNROLL
         for (size_t k = 0; k < VECTORS / 2; k++)
             store_vector(dst + k * sizeof(vint),
-                         bf16_values_of(widen_half_codes(codes, k), zero_point, scale), stream);
+                         bf16_values_of(widen_half_block(block, bits, k), zero_point, scale),
+                         stream);
         return;
     }
     UNROLL
     for (size_t j = 0; j < VECTORS; j++) {
-        vint wide = bits == 8 ? codes_load(packed + j * LANES, LANES) : widen_codes(codes, j);
+        vint wide = bits == 8 ? codes_load(packed + j * LANES, LANES) : widen_block(block, bits, j);
         store_floats(dtype, dst + j * LANES * element_bytes(dtype),
                      values_of(wide, zero_point, scale), stream);
     }
+}
+
+/* Inverse of block_pack(). `readable`: bytes from `upper` on that may be touched. */
+MESA_ALWAYS_INLINE struct block block_unpack(const uint8_t *upper, const uint8_t *lower,
+                                             unsigned bits, size_t i, size_t n, size_t readable) {
+    const unsigned lower_bits = mesa_lower_bits(bits), upper_bits = bits - lower_bits;
+    size_t upper_at = i * upper_bits / 8, lower_at = i * lower_bits / 8;
+    struct block block = {.upper =
+                              load_packed(upper + upper_at, n, upper_bits, readable - upper_at)};
+    if (lower_bits != 0)
+        block.lower = load_packed(lower + lower_at, n, lower_bits,
+                                  readable - (size_t)(lower - upper) - lower_at);
+    return block;
 }
 
 /* `readable`: bytes at `codes` that may be touched. */
@@ -515,18 +587,16 @@ MESA_ALWAYS_INLINE void decode_group(enum mesa_dtype dtype, uint32_t word, const
     vfloat scale = v_set(word_scale(word));
     size_t i = 0;
     for (; i + BLOCK <= n; i += BLOCK) {
-        size_t offset = i * bits / 8;
-        vcodes block = load_packed(codes + offset, BLOCK, bits, readable - offset);
-        store_values(dtype, block, codes + offset, bits, zero_point, scale, stream,
+        struct block block = block_unpack(codes, codes + n, bits, i, BLOCK, readable);
+        store_values(dtype, block, codes + i, bits, zero_point, scale, stream,
                      dst + i * element_bytes(dtype));
     }
     if (i == n)
         return;
-    size_t offset = i * bits / 8;
-    vcodes block = load_packed(codes + offset, n - i, bits, readable - offset);
+    struct block block = block_unpack(codes, codes + n, bits, i, n - i, readable);
     for (size_t j = 0; j < VECTORS && i + j * LANES < n; j++)
         store_some(dtype, dst + (i + j * LANES) * element_bytes(dtype),
-                   values_of(widen_codes(block, j), zero_point, scale), n - i - j * LANES);
+                   values_of(widen_block(block, bits, j), zero_point, scale), n - i - j * LANES);
 }
 
 MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, unsigned bits,
@@ -554,69 +624,99 @@ MESA_ALWAYS_INLINE void decode(enum mesa_dtype dtype, unsigned bits,
 
 /* ---- runs of a group --------------------------------------------------------------------------- */
 
-/* For bytes that are stored as they are: 8 bits, whatever the word was made for. */
+/* For bytes that are stored as they are: at least 8 bits, whatever the word was made for. */
 MESA_ALWAYS_INLINE struct coder clipping_coder(vfloat inverse, vint zero_point, unsigned bits,
                                                bool strict_sign) {
-    vfloat least = v_of_i(zero_point);
-    return (struct coder){
+    struct coder coder = {
         .inverse = inverse,
         .zero_point = zero_point,
-        .rules = {.bits = 8, .strict_sign = strict_sign},
+        .rules = {.bits = bits <= 8 ? 8 : bits, .strict_sign = strict_sign},
         .clips = true,
-        .least = least,
-        .most = v_add(least, v_set((float)((1u << bits) - 1))),
     };
+    coder_set_ends(&coder, bits);
+    return coder;
+}
+
+/* n <= LANES codes, not packed. */
+MESA_ALWAYS_INLINE void some_codes_store(struct mesa_code_bytes to, vint codes, unsigned bits,
+                                         size_t i, size_t n) {
+    const unsigned lower_bits = mesa_lower_bits(bits);
+    codes_store(to.upper + i, lower_bits == 0 ? codes : i_down_by(codes, lower_bits), n);
+    if (lower_bits != 0)
+        codes_store(to.lower + i, i_and(codes, i_set((1u << lower_bits) - 1)), n);
+}
+
+MESA_ALWAYS_INLINE vint some_codes_load(struct mesa_code_bytes from, unsigned bits, size_t i,
+                                        size_t n) {
+    vint upper = codes_load(from.upper + i, n);
+    return bits <= 8 ? upper : whole_codes(upper, codes_load(from.lower + i, n), bits);
 }
 
 MESA_ALWAYS_INLINE void quantize_run(enum mesa_dtype dtype, struct coder coder, const void *src,
-                                     size_t n, uint8_t *ret_codes) {
+                                     size_t n, struct mesa_code_bytes ret_codes) {
+    const unsigned bits = coder.rules.bits;
     size_t i = 0;
-    for (; i + BLOCK <= n; i += BLOCK)
-        block_store(ret_codes + i, block_codes(dtype, coder, element_at(dtype, src, i), 0), BLOCK);
-    for (; i + LANES <= n; i += LANES)
-        codes_store(ret_codes + i,
-                    codes_of(coder, load_floats(dtype, element_at(dtype, src, i)), 0), LANES);
-    if (i < n)
-        codes_store(ret_codes + i,
-                    codes_of(coder, load_some(dtype, element_at(dtype, src, i), n - i), 0), n - i);
+    for (; i + BLOCK <= n; i += BLOCK) {
+        struct block block = block_codes(dtype, coder, element_at(dtype, src, i), 0);
+        block_store(ret_codes.upper + i, block.upper, BLOCK);
+        if (bits > 8)
+            block_store(ret_codes.lower + i, block.lower, BLOCK);
+    }
+    for (; i + LANES <= n; i += LANES) {
+        vfloat x = load_floats(dtype, element_at(dtype, src, i));
+        some_codes_store(ret_codes, codes_of(coder, x, 0), bits, i, LANES);
+    }
+    if (i < n) {
+        vfloat x = load_some(dtype, element_at(dtype, src, i), n - i);
+        some_codes_store(ret_codes, codes_of(coder, x, 0), bits, i, n - i);
+    }
 }
 
 MESA_ALWAYS_INLINE void quantize_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
                                       const void *src, uint32_t word, unsigned bits,
-                                      bool strict_sign, uint8_t *ret_codes) {
+                                      bool strict_sign, struct mesa_code_bytes ret_codes) {
     struct coder coder = clipping_coder(v_set(1.0f / word_scale(word)),
                                         i_set(word_zero_point(word)), bits, strict_sign);
     for (size_t i = 0; i < runs->runs; i++) {
-        uint8_t *codes = ret_codes + i * runs->code_stride;
-        if (word == 0)
-            memset(codes, 0, runs->run);
-        else
+        struct mesa_code_bytes codes = codes_from(ret_codes, bits, i * runs->code_stride);
+        if (word != 0)
             quantize_run(dtype, coder, run_at(dtype, runs, src, i), runs->run, codes);
+        else
+            memset(codes.upper, 0, runs->run);
+        if (word == 0 && bits > 8)
+            memset(codes.lower, 0, runs->run);
     }
 }
 
-MESA_ALWAYS_INLINE void dequantize_run(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
-                                       vint zero_point, vfloat scale, char *dst) {
+MESA_ALWAYS_INLINE void dequantize_run(enum mesa_dtype dtype, struct mesa_code_bytes codes,
+                                       unsigned bits, size_t n, vint zero_point, vfloat scale,
+                                       char *dst) {
     const size_t bytes = element_bytes(dtype);
     size_t i = 0;
-    for (; i + BLOCK <= n; i += BLOCK)
-        store_values(dtype, block_load(codes + i, BLOCK), codes + i, 8, zero_point, scale, false,
+    for (; i + BLOCK <= n; i += BLOCK) {
+        struct block block = {.upper = block_load(codes.upper + i, BLOCK)};
+        if (bits > 8)
+            block.lower = block_load(codes.lower + i, BLOCK);
+        store_values(dtype, block, codes.upper + i, bits, zero_point, scale, false,
                      dst + i * bytes);
+    }
     for (; i + LANES <= n; i += LANES)
         store_floats(dtype, dst + i * bytes,
-                     values_of(codes_load(codes + i, LANES), zero_point, scale), false);
+                     values_of(some_codes_load(codes, bits, i, LANES), zero_point, scale), false);
     if (i < n)
         store_some(dtype, dst + i * bytes,
-                   values_of(codes_load(codes + i, n - i), zero_point, scale), n - i);
+                   values_of(some_codes_load(codes, bits, i, n - i), zero_point, scale), n - i);
 }
 
+/* bits: at least 8. */
 MESA_ALWAYS_INLINE void dequantize_runs(enum mesa_dtype dtype, const struct mesa_affine_runs *runs,
-                                        const uint8_t *codes, uint32_t word, void *ret_dst) {
+                                        struct mesa_code_bytes codes, unsigned bits, uint32_t word,
+                                        void *ret_dst) {
     vint zero_point = i_set(word_zero_point(word));
     vfloat scale = v_set(word_scale(word));
     for (size_t i = 0; i < runs->runs; i++)
-        dequantize_run(dtype, codes + i * runs->code_stride, runs->run, zero_point, scale,
-                       (char *)ret_dst + run_offset(dtype, runs, i));
+        dequantize_run(dtype, codes_from(codes, bits, i * runs->code_stride), bits, runs->run,
+                       zero_point, scale, (char *)ret_dst + run_offset(dtype, runs, i));
 }
 
 /* ---- one group for each column --------------------------------------------------------------- */
@@ -665,47 +765,50 @@ MESA_ALWAYS_INLINE vint zero_points_in(vint words) {
 
 MESA_ALWAYS_INLINE void quantize_some_columns(enum mesa_dtype dtype, const void *src, size_t n,
                                               const uint32_t *words, unsigned bits,
-                                              bool strict_sign, uint8_t *ret_codes) {
+                                              bool strict_sign, struct mesa_code_bytes to,
+                                              size_t at) {
     vint group = words_load(words, n);
     struct coder coder =
         clipping_coder(v_div(v_set(1), scales_of(group)), zero_points_in(group), bits, strict_sign);
     vint codes = codes_of(coder, load_some(dtype, src, n), 0);
-    codes_store(ret_codes, choose_words(i_is_zero(group), i_set(0), codes), n);
+    some_codes_store(to, choose_words(i_is_zero(group), i_set(0), codes), bits, at, n);
 }
 
 MESA_ALWAYS_INLINE void quantize_columns(enum mesa_dtype dtype, const void *src, size_t rows,
                                          size_t n, const uint32_t *words, unsigned bits,
-                                         bool strict_sign, uint8_t *ret_codes) {
+                                         bool strict_sign, struct mesa_code_bytes ret_codes) {
     for (size_t row = 0; row < rows; row++) {
         const void *from = element_at(dtype, src, row * n);
-        uint8_t *to = ret_codes + row * n;
+        struct mesa_code_bytes to = codes_from(ret_codes, bits, row * n);
         size_t i = 0;
         for (; i + LANES <= n; i += LANES)
             quantize_some_columns(dtype, element_at(dtype, from, i), LANES, words + i, bits,
-                                  strict_sign, to + i);
+                                  strict_sign, to, i);
         if (i < n)
             quantize_some_columns(dtype, element_at(dtype, from, i), n - i, words + i, bits,
-                                  strict_sign, to + i);
+                                  strict_sign, to, i);
     }
 }
 
-MESA_ALWAYS_INLINE void dequantize_some(enum mesa_dtype dtype, const uint8_t *codes, size_t n,
+MESA_ALWAYS_INLINE void dequantize_some(enum mesa_dtype dtype, vint codes, size_t n,
                                         const uint32_t *words, char *dst) {
     vint group = words_load(words, n);
-    vfloat values = values_of(codes_load(codes, n), zero_points_in(group), scales_of(group));
-    store_some(dtype, dst, values, n);
+    store_some(dtype, dst, values_of(codes, zero_points_in(group), scales_of(group)), n);
 }
 
-MESA_ALWAYS_INLINE void dequantize_columns(enum mesa_dtype dtype, const uint8_t *codes, size_t rows,
-                                           size_t n, const uint32_t *words, void *ret_dst) {
+MESA_ALWAYS_INLINE void dequantize_columns(enum mesa_dtype dtype, struct mesa_code_bytes codes,
+                                           unsigned bits, size_t rows, size_t n,
+                                           const uint32_t *words, void *ret_dst) {
     for (size_t row = 0; row < rows; row++) {
-        const uint8_t *from = codes + row * n;
+        struct mesa_code_bytes from = codes_from(codes, bits, row * n);
         char *to = (char *)ret_dst + row * n * element_bytes(dtype);
         size_t i = 0;
         for (; i + LANES <= n; i += LANES)
-            dequantize_some(dtype, from + i, LANES, words + i, to + i * element_bytes(dtype));
+            dequantize_some(dtype, some_codes_load(from, bits, i, LANES), LANES, words + i,
+                            to + i * element_bytes(dtype));
         if (i < n)
-            dequantize_some(dtype, from + i, n - i, words + i, to + i * element_bytes(dtype));
+            dequantize_some(dtype, some_codes_load(from, bits, i, n - i), n - i, words + i,
+                            to + i * element_bytes(dtype));
     }
 }
 

@@ -38,22 +38,24 @@ typedef __m256i vcodes;
 #define v_bits     _mm256_castsi256_ps
 #define v_of_i     _mm256_cvtepi32_ps
 
-#define i_set(x)       _mm256_set1_epi32((int)(x))
-#define i_load(at)     _mm256_loadu_si256((const __m256i *)(at))
-#define i_store(at, x) _mm256_storeu_si256((__m256i *)(at), x)
-#define i_places()     _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
-#define i_add          _mm256_add_epi32
-#define i_sub          _mm256_sub_epi32
-#define i_mul          _mm256_mullo_epi32
-#define i_and          _mm256_and_si256
-#define i_or           _mm256_or_si256
-#define i_xor          _mm256_xor_si256
-#define i_up           _mm256_slli_epi32
-#define i_down         _mm256_srli_epi32
-#define i_down_signed  _mm256_srai_epi32
-#define i_bits         _mm256_castps_si256
-#define i_of_v         _mm256_cvtps_epi32
-#define i_is_zero(x)   _mm256_castsi256_ps(_mm256_cmpeq_epi32(x, _mm256_setzero_si256()))
+#define i_set(x)        _mm256_set1_epi32((int)(x))
+#define i_load(at)      _mm256_loadu_si256((const __m256i *)(at))
+#define i_store(at, x)  _mm256_storeu_si256((__m256i *)(at), x)
+#define i_places()      _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)
+#define i_add           _mm256_add_epi32
+#define i_sub           _mm256_sub_epi32
+#define i_mul           _mm256_mullo_epi32
+#define i_and           _mm256_and_si256
+#define i_or            _mm256_or_si256
+#define i_xor           _mm256_xor_si256
+#define i_up            _mm256_slli_epi32
+#define i_down          _mm256_srli_epi32
+#define i_down_signed   _mm256_srai_epi32
+#define i_up_by(x, n)   _mm256_sll_epi32(x, _mm_cvtsi32_si128((int)(n)))
+#define i_down_by(x, n) _mm256_srl_epi32(x, _mm_cvtsi32_si128((int)(n)))
+#define i_bits          _mm256_castps_si256
+#define i_of_v          _mm256_cvtps_epi32
+#define i_is_zero(x)    _mm256_castsi256_ps(_mm256_cmpeq_epi32(x, _mm256_setzero_si256()))
 
 #define h_set(x)            _mm256_set1_epi16(x)
 #define h_min               _mm256_min_epi16

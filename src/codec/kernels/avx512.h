@@ -41,22 +41,24 @@ typedef __m512i vcodes;
 #define v_least    _mm512_reduce_min_ps
 #define v_most     _mm512_reduce_max_ps
 
-#define i_set(x)       _mm512_set1_epi32((int)(x))
-#define i_load(at)     _mm512_loadu_si512(at)
-#define i_store(at, x) _mm512_storeu_si512(at, x)
-#define i_places()     _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-#define i_add          _mm512_add_epi32
-#define i_sub          _mm512_sub_epi32
-#define i_mul          _mm512_mullo_epi32
-#define i_and          _mm512_and_si512
-#define i_or           _mm512_or_si512
-#define i_xor          _mm512_xor_si512
-#define i_up           _mm512_slli_epi32
-#define i_down         _mm512_srli_epi32
-#define i_down_signed  _mm512_srai_epi32
-#define i_bits         _mm512_castps_si512
-#define i_of_v         _mm512_cvtps_epi32
-#define i_is_zero(x)   _mm512_testn_epi32_mask(x, x)
+#define i_set(x)        _mm512_set1_epi32((int)(x))
+#define i_load(at)      _mm512_loadu_si512(at)
+#define i_store(at, x)  _mm512_storeu_si512(at, x)
+#define i_places()      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define i_add           _mm512_add_epi32
+#define i_sub           _mm512_sub_epi32
+#define i_mul           _mm512_mullo_epi32
+#define i_and           _mm512_and_si512
+#define i_or            _mm512_or_si512
+#define i_xor           _mm512_xor_si512
+#define i_up            _mm512_slli_epi32
+#define i_down          _mm512_srli_epi32
+#define i_down_signed   _mm512_srai_epi32
+#define i_up_by(x, n)   _mm512_sll_epi32(x, _mm_cvtsi32_si128((int)(n)))
+#define i_down_by(x, n) _mm512_srl_epi32(x, _mm_cvtsi32_si128((int)(n)))
+#define i_bits          _mm512_castps_si512
+#define i_of_v          _mm512_cvtps_epi32
+#define i_is_zero(x)    _mm512_testn_epi32_mask(x, x)
 
 #define h_set(x)            _mm512_set1_epi16(x)
 #define h_min               _mm512_min_epi16

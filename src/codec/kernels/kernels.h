@@ -48,13 +48,17 @@
  * CONSTANT, and the codec plans no group with fewer than 4 code bytes.
  *
  * Codes are packed low bits first: code i of a row occupies bits [i*bits, (i+1)*bits) of the row's
- * code bytes, little endian. A row starts at a byte. */
+ * code bytes, little endian. A row starts at a byte. Codes of more than 8 bits are split: a group's
+ * bytes are the upper 8 bits of each code, a byte each, then the lower bits of all, packed. */
 #define MESA_GROUP_CONSTANT 0x00018000u
 #define MESA_GROUP_RAW      0x00028000u
 /* (scale halves 1 and 2 are subnormal, so no real scale has them) */
 
 /* A group is a multiple of this many elements, except the last of a row. */
 #define MESA_GROUP_UNIT 32
+
+/* Of a code. With more of them the window of codes could reach beyond what z + L holds exactly. */
+#define MESA_MOST_CODE_BITS 12
 
 enum mesa_rounding { MESA_ROUND_NEAREST, MESA_ROUND_STOCHASTIC };
 
@@ -64,7 +68,7 @@ struct mesa_affine_rows {
     ptrdiff_t row_stride; /* elements from one source row to the next (encode only) */
     size_t groups;        /* groups in a row: group j covers elements mesa_group_begin(j) to (j+1);
                              1 to max(1, row / MESA_GROUP_UNIT), so that none is empty */
-    unsigned bits;        /* 1..8 */
+    unsigned bits;        /* 1..MESA_MOST_CODE_BITS */
     bool strict_sign;     /* a nonzero element never gets the code of 0, nor a positive one the
                              code of a negative (for masks made of values) */
     enum mesa_rounding rounding;
@@ -101,6 +105,17 @@ static inline size_t mesa_code_row_bytes(size_t row, unsigned bits) {
     return (row * bits + 7) / 8;
 }
 
+/* Those of a code that do not fit its byte. */
+static inline unsigned mesa_lower_bits(unsigned bits) {
+    return bits > 8 ? bits - 8 : 0;
+}
+
+/* Codes that are not packed, a byte each: of more than 8 bits the upper 8. */
+struct mesa_code_bytes {
+    uint8_t *upper;
+    uint8_t *lower; /* the other bits, if there are any */
+};
+
 /* Kinds of comparison that turn a real tensor into a mask. NaN is told in each line. */
 enum mesa_predicate {
     MESA_ABOVE,     /* !(x <= lo): relu, threshold (NaN passes the gradient, as in PyTorch) */
@@ -133,20 +148,23 @@ struct mesa_kernels {
      * leaves -0 there. False if an element is not finite (then *lo, *hi are unspecified). */
     bool (*affine_range[MESA_REAL_DTYPES])(const struct mesa_affine_runs *runs, const void *src,
                                            float *lo, float *hi);
-    /* Codes, a byte each, to nearest, for elements of one group whose word is `word` (no mark).
+    /* Codes to nearest, for elements of one group whose word is `word` (no mark).
      * An element outside the range that the word was made for gets the nearest code. */
     void (*affine_quantize[MESA_REAL_DTYPES])(const struct mesa_affine_runs *runs, const void *src,
                                               uint32_t word, unsigned bits, bool strict_sign,
-                                              uint8_t *ret_codes);
+                                              struct mesa_code_bytes ret_codes);
     void (*affine_dequantize[MESA_REAL_DTYPES])(const struct mesa_affine_runs *runs,
-                                                const uint8_t *codes, uint32_t word, void *ret_dst);
+                                                struct mesa_code_bytes codes, unsigned bits,
+                                                uint32_t word, void *ret_dst);
     /* The same where element i of each of `rows` dense rows of n belongs to group i. */
     bool (*affine_range_columns[MESA_REAL_DTYPES])(const void *src, size_t rows, size_t n,
                                                    float *lo, float *hi);
     void (*affine_quantize_columns[MESA_REAL_DTYPES])(const void *src, size_t rows, size_t n,
                                                       const uint32_t *words, unsigned bits,
-                                                      bool strict_sign, uint8_t *ret_codes);
-    void (*affine_dequantize_columns[MESA_REAL_DTYPES])(const uint8_t *codes, size_t rows, size_t n,
+                                                      bool strict_sign,
+                                                      struct mesa_code_bytes ret_codes);
+    void (*affine_dequantize_columns[MESA_REAL_DTYPES])(struct mesa_code_bytes codes, unsigned bits,
+                                                        size_t rows, size_t n,
                                                         const uint32_t *words, void *ret_dst);
     /* n byte codes to and from `bits` bits each (1..8), low bits first; (n*bits+7)/8 bytes, spare
      * bits of the last byte are 0. */

@@ -51,9 +51,12 @@ typedef uint8x16x2_t vcodes;
 #define i_up           vshlq_n_s32
 #define i_down(x, n)   vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(x), n))
 #define i_down_signed  vshrq_n_s32
-#define i_bits         vreinterpretq_s32_f32
-#define i_of_v         vcvtnq_s32_f32
-#define i_is_zero      vceqzq_s32
+#define i_up_by(x, n)  vshlq_s32(x, vdupq_n_s32((int)(n)))
+#define i_down_by(x, n)                                                                            \
+    vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(x), vdupq_n_s32(-(int)(n))))
+#define i_bits    vreinterpretq_s32_f32
+#define i_of_v    vcvtnq_s32_f32
+#define i_is_zero vceqzq_s32
 
 #define h_lanes(x)          vreinterpretq_s16_s32(x)
 #define h_words(x)          vreinterpretq_s32_s16(x)

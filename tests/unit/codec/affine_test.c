@@ -30,7 +30,7 @@ static uint32_t word_at(const uint8_t *words, size_t i) {
 static struct mesa_plan random_plan(struct chance *chance) {
     return (struct mesa_plan){
         .codec = &mesa_codec_affine,
-        .bits = 1 + (unsigned)chance_below(chance, 8),
+        .bits = 1 + (unsigned)chance_below(chance, MESA_MOST_CODE_BITS),
         .far = chance_in(chance, 2),
         .strict_sign = chance_in(chance, 3),
         .rounding = chance_in(chance, 3) ? MESA_ROUND_STOCHASTIC : MESA_ROUND_NEAREST,
@@ -282,7 +282,7 @@ Test(affine, a_group_that_reaches_too_far_is_raw) {
         elements[at] = i % 2 == 0 ? -1e9f : 1e9f;
         memcpy(tensor.dense, elements, (size_t)size * sizeof *elements);
         struct mesa_plan plan = {.codec = &mesa_codec_affine,
-                                 .bits = 1 + (unsigned)chance_below(&chance, 8),
+                                 .bits = 1 + (unsigned)chance_below(&chance, MESA_MOST_CODE_BITS),
                                  .row = (size_t)size,
                                  .group = 64,
                                  .widest = i % 4 < 2 ? 1e4f : 0};
@@ -326,7 +326,7 @@ Test(affine, impossible_plans_are_declined) {
     struct mesa_plan plan = good;
     plan.bits = 0;
     cr_assert(eq(sz, mesa_codec_affine.bound_bytes(&plan), 0));
-    plan.bits = 9;
+    plan.bits = MESA_MOST_CODE_BITS + 1;
     cr_assert(eq(sz, mesa_codec_affine.bound_bytes(&plan), 0));
     plan = good;
     plan.dtype = MESA_I32;

@@ -362,7 +362,7 @@ Test(lossy, sparse_codes_keep_zeros_and_signs) {
         tensor_init(&tensor, &chance, (enum mesa_dtype)chance_below(&chance, MESA_REAL_DTYPES),
                     values, random_size(&chance));
         struct mesa_plan plan;
-        unsigned bits = 2 + (unsigned)chance_below(&chance, 7);
+        unsigned bits = 2 + (unsigned)chance_below(&chance, MESA_MOST_CODE_BITS - 1);
         struct trial trial = run_sparse(&tensor, &plan, bits, groups[chance_below(&chance, 5)]);
         if (trial.status == MESA_OK) {
             taken++;

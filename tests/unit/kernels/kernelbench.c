@@ -56,6 +56,10 @@ static const struct mesa_affine_runs head_runs = {
     .runs = 8, .run = 64, .stride = HEADS * 64, .code_stride = HEADS * 64};
 #define PERIOD ((size_t)HEADS * 64 * 8)
 
+static struct mesa_code_bytes held_codes(struct bench *bench, size_t at) {
+    return (struct mesa_code_bytes){.upper = bench->held + at};
+}
+
 #define RUN_PASSES(name, dtype, type)                                                              \
     static void range_runs_##name(struct bench *bench) {                                           \
         const type *src = bench->source;                                                           \
@@ -75,13 +79,14 @@ static const struct mesa_affine_runs head_runs = {
             for (size_t head = 0; head < HEADS; head++)                                            \
                 bench->table->affine_quantize[dtype](&head_runs, src + at + 64 * head,             \
                                                      bench->words[head], 8, false,                 \
-                                                     bench->held + at + 64 * head);                \
+                                                     held_codes(bench, at + 64 * head));           \
     }                                                                                              \
     static void dequantize_runs_##name(struct bench *bench) {                                      \
         type *dst = bench->source;                                                                 \
         for (size_t at = 0; at + PERIOD <= bench->bytes / sizeof *dst; at += PERIOD)               \
             for (size_t head = 0; head < HEADS; head++)                                            \
-                bench->table->affine_dequantize[dtype](&head_runs, bench->held + at + 64 * head,   \
+                bench->table->affine_dequantize[dtype](&head_runs,                                 \
+                                                       held_codes(bench, at + 64 * head), 8,       \
                                                        bench->words[head], dst + at + 64 * head);  \
     }
 

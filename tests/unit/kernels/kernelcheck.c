@@ -259,7 +259,8 @@ static struct mesa_affine_rows random_rows(size_t round) {
         .row = row,
         .row_stride = (ptrdiff_t)(row + (random_below(2) ? 0 : random_below(40))),
         .groups = mesa_group_count(row, wanted),
-        .bits = random_below(2) ? usual[random_below(2)] : (unsigned)random_below(8) + 1,
+        .bits = random_below(2) ? usual[random_below(2)]
+                                : (unsigned)random_below(MESA_MOST_CODE_BITS) + 1,
         .strict_sign = random_below(4) == 0,
         .rounding = random_below(4) ? MESA_ROUND_NEAREST : MESA_ROUND_STOCHASTIC,
         .seed = random_bits(),
@@ -338,6 +339,17 @@ static void check_affine_rows(enum mesa_dtype dtype, size_t round) {
     expect_same_outputs(0);
 }
 
+/* Outputs 0 and 1 are the upper and the lower bits of codes: which of them a kernel writes is up to
+ * their number. */
+static void place_code_outputs(size_t bytes) {
+    place_outputs(0, bytes);
+    place_outputs(1, bytes);
+}
+
+static struct mesa_code_bytes code_outputs(int i) {
+    return (struct mesa_code_bytes){output[i][0].data, output[i][1].data};
+}
+
 static struct mesa_affine_runs random_runs(size_t round) {
     size_t run = length_of_round(round);
     size_t runs = random_below(20) ? random_below(run < 500 ? 9 : 3) + 1 : 0;
@@ -373,7 +385,7 @@ static void check_affine_runs(enum mesa_dtype dtype, size_t round) {
     if (lo[0] > hi[0])
         return;
 
-    unsigned bits = (unsigned)random_below(8) + 1;
+    unsigned bits = (unsigned)random_below(MESA_MOST_CODE_BITS) + 1;
     bool strict = random_below(2);
     uint32_t word = mesa_affine_word(lo[0], hi[0], bits, strict, MESA_ROUND_NEAREST);
     if (word == MESA_GROUP_RAW)
@@ -382,19 +394,22 @@ static void check_affine_runs(enum mesa_dtype dtype, size_t round) {
     if (random_below(2)) /* elements outside the word's range */
         src = random_reals(0, dtype, span, word == 0 ? ZEROS : random_class());
     size_t code_bytes = span_of_runs(&runs, runs.code_stride);
-    place_outputs(0, code_bytes);
+    place_code_outputs(code_bytes);
     for (int i = 0; i < 2; i++)
         (i ? &tested : &scalar)
-            ->affine_quantize[dtype](&runs, src, word, bits, strict, output[i][0].data);
+            ->affine_quantize[dtype](&runs, src, word, bits, strict, code_outputs(i));
     expect_same_outputs(0);
+    expect_same_outputs(1);
 
     entry_name = "affine_dequantize";
-    uint8_t *codes = place_input(1, code_bytes);
-    memcpy(codes, output[0][0].data, code_bytes);
-    place_outputs(1, span * bytes);
+    struct mesa_code_bytes codes = {place_input(1, code_bytes), place_input(2, code_bytes)};
+    memcpy(codes.upper, output[0][0].data, code_bytes);
+    memcpy(codes.lower, output[0][1].data, code_bytes);
+    place_outputs(0, span * bytes);
     for (int i = 0; i < 2; i++)
-        (i ? &tested : &scalar)->affine_dequantize[dtype](&runs, codes, word, output[i][1].data);
-    expect_same_outputs(1);
+        (i ? &tested : &scalar)
+            ->affine_dequantize[dtype](&runs, codes, bits, word, output[i][0].data);
+    expect_same_outputs(0);
 }
 
 static void check_affine_columns(enum mesa_dtype dtype, size_t round) {
@@ -420,7 +435,7 @@ static void check_affine_columns(enum mesa_dtype dtype, size_t round) {
     expect_same_outputs(0);
     expect_same_outputs(1);
 
-    unsigned bits = (unsigned)random_below(8) + 1;
+    unsigned bits = (unsigned)random_below(MESA_MOST_CODE_BITS) + 1;
     bool strict = random_below(2);
     uint32_t *words = place_words(1, n);
     for (size_t j = 0; j < n; j++) {
@@ -432,19 +447,22 @@ static void check_affine_columns(enum mesa_dtype dtype, size_t round) {
         words[j] = word;
     }
     entry_name = "affine_quantize_columns";
-    place_outputs(0, rows * n);
+    place_code_outputs(rows * n);
     for (int i = 0; i < 2; i++)
         (i ? &tested : &scalar)
-            ->affine_quantize_columns[dtype](src, rows, n, words, bits, strict, output[i][0].data);
+            ->affine_quantize_columns[dtype](src, rows, n, words, bits, strict, code_outputs(i));
     expect_same_outputs(0);
+    expect_same_outputs(1);
 
     entry_name = "affine_dequantize_columns";
-    place_outputs(1, rows * n * bytes);
+    struct mesa_code_bytes codes = {place_input(0, rows * n), place_input(2, rows * n)};
+    memcpy(codes.upper, output[0][0].data, rows * n);
+    memcpy(codes.lower, output[0][1].data, rows * n);
+    place_outputs(0, rows * n * bytes);
     for (int i = 0; i < 2; i++)
         (i ? &tested : &scalar)
-            ->affine_dequantize_columns[dtype](output[0][0].data, rows, n, words,
-                                               output[i][1].data);
-    expect_same_outputs(1);
+            ->affine_dequantize_columns[dtype](codes, bits, rows, n, words, output[i][0].data);
+    expect_same_outputs(0);
 }
 
 static void check_bits(size_t round) {

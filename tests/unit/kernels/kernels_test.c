@@ -147,7 +147,7 @@ Test(kernels, affine_keeps_zeros_signs_and_bounds) {
         int kind = round % KINDS;
         for (size_t i = 0; i < n; i++)
             x[i] = rand() % 10 == 0 && kind != 3 && kind != 4 ? 0 : random_float(kind, i);
-        unsigned bits = 1 + (unsigned)rand() % 8;
+        unsigned bits = 1 + (unsigned)rand() % MESA_MOST_CODE_BITS;
         check_group(x, n, bits, rand() % 2,
                     rand() % 2 ? MESA_ROUND_NEAREST : MESA_ROUND_STOCHASTIC);
     }
@@ -156,7 +156,7 @@ Test(kernels, affine_keeps_zeros_signs_and_bounds) {
 Test(kernels, affine_scale_is_no_larger_than_the_range_needs) {
     for (int round = 0; round < 2000; round++) {
         float lo = (float)(random_unit() * 4 - 2), hi = lo + (float)random_unit() + 1e-3f;
-        unsigned bits = 1 + (unsigned)rand() % 8;
+        unsigned bits = 1 + (unsigned)rand() % MESA_MOST_CODE_BITS;
         float steps = (float)((1 << bits) - 1);
         uint32_t word = mesa_affine_word(lo, hi, bits, false, MESA_ROUND_NEAREST);
         float needed = fmaxf((hi - lo) / steps, fmaxf(-lo, hi) / 32000);
@@ -170,7 +170,7 @@ Test(kernels, affine_scale_is_no_larger_than_the_range_needs) {
 Test(kernels, affine_window_reaches_zero_and_both_signs) {
     for (uint32_t mantissa = 0; mantissa < 128; mantissa++) {
         float s = float_of_bits(0x3f800000u | mantissa << 16);
-        for (unsigned bits = 2; bits <= 8; bits++) {
+        for (unsigned bits = 2; bits <= MESA_MOST_CODE_BITS; bits++) {
             int last = (1 << bits) - 1;
             uint32_t word =
                 mesa_affine_word(-(float)last * s, 0, bits, false, MESA_ROUND_STOCHASTIC);
@@ -188,7 +188,7 @@ Test(kernels, affine_window_reaches_zero_and_both_signs) {
 
 Test(kernels, affine_marks_a_repeated_element_as_constant) {
     const uint32_t patterns[] = {0x3f8ccccd, 0xff800000, 0x7fc00001, 0x00000001, 0x7f7fffff};
-    for (unsigned bits = 1; bits <= 8; bits++) {
+    for (unsigned bits = 1; bits <= MESA_MOST_CODE_BITS; bits++) {
         for (size_t k = 0; k < sizeof patterns / sizeof *patterns; k++) {
             float x[64], y[64];
             for (size_t i = 0; i < 64; i++)
@@ -269,10 +269,10 @@ Test(kernels, affine_float16_stays_finite) {
     uint16_t x[64], y[64];
     for (size_t i = 0; i < 64; i++)
         x[i] = f16_round(i % 2 ? 65504 : -65504 + (float)i * 500);
-    for (unsigned bits = 1; bits <= 8; bits++) {
+    for (unsigned bits = 1; bits <= MESA_MOST_CODE_BITS; bits++) {
         struct mesa_affine_rows rows = one_group(64, bits, false, MESA_ROUND_STOCHASTIC);
         uint32_t word;
-        uint8_t codes[64];
+        uint8_t codes[64 * 2];
         kernels.affine_encode[MESA_F16](&rows, x, &word, codes);
         kernels.affine_decode[MESA_F16](&rows, &word, codes, NULL, 0, false, y);
         for (size_t i = 0; i < 64; i++)
@@ -331,11 +331,11 @@ Test(kernels, affine_rows_are_groups_side_by_side) {
             .row = row,
             .row_stride = (ptrdiff_t)stride,
             .groups = mesa_group_count(row, 32 + (size_t)rand() % 200),
-            .bits = 1 + (unsigned)rand() % 8,
+            .bits = 1 + (unsigned)rand() % MESA_MOST_CODE_BITS,
         };
         float *x = malloc(sizeof *x * stride * rows_count), *y = malloc(sizeof *y * row * 3);
         uint32_t words[64 * 3];
-        uint8_t codes[700 * 3];
+        uint8_t codes[700 * 3 * 2];
         for (size_t i = 0; i < stride * rows_count; i++)
             x[i] = random_float(round % 6, i);
         size_t raw = kernels.affine_encode[MESA_F32](&rows, x, words, codes);
@@ -348,7 +348,7 @@ Test(kernels, affine_rows_are_groups_side_by_side) {
                 float alone[700];
                 struct mesa_affine_rows one = one_group(n, rows.bits, false, MESA_ROUND_NEAREST);
                 uint32_t word;
-                uint8_t group_codes[700];
+                uint8_t group_codes[700 * 2];
                 kernels.affine_encode[MESA_F32](&one, x + r * stride + begin, &word, group_codes);
                 kernels.affine_decode[MESA_F32](&one, &word, group_codes, NULL, 0, false, alone);
                 cr_assert(eq(u32, word, words[r * rows.groups + j]));
@@ -377,7 +377,7 @@ Test(kernels, affine_runs_equal_rows) {
             x[i] = random_float(round % 5, i);
         for (size_t i = 0; i < n; i++)
             spread[i / run * (run + gap) + i % run] = x[i];
-        unsigned bits = 1 + (unsigned)rand() % 8;
+        unsigned bits = 1 + (unsigned)rand() % MESA_MOST_CODE_BITS;
         bool strict = rand() % 2;
         float lo = INFINITY, hi = -INFINITY;
         cr_assert(kernels.affine_range[MESA_F32](&runs, spread, &lo, &hi));
@@ -387,22 +387,27 @@ Test(kernels, affine_runs_equal_rows) {
         cr_assert(eq(u32, held.word, word));
         if (word == MESA_GROUP_RAW)
             continue;
-        uint8_t codes[MAX_GROUP], packed[MAX_GROUP];
+        uint8_t upper[MAX_GROUP], lower[MAX_GROUP], packed[MAX_GROUP * 2];
+        const struct mesa_code_bytes codes = {upper, lower};
         kernels.affine_quantize[MESA_F32](&runs, spread, word, bits, strict, codes);
-        kernels.pack_bits(codes, n, bits, packed);
+        kernels.pack_bits(upper, n, bits < 8 ? bits : 8, packed);
+        if (bits > 8)
+            kernels.pack_bits(lower, n, bits - 8, packed + n);
         cr_assert(eq(int, memcmp(packed, held.codes, mesa_code_row_bytes(n, bits)), 0));
-        kernels.affine_dequantize[MESA_F32](&runs, codes, word, spread);
+        kernels.affine_dequantize[MESA_F32](&runs, codes, bits, word, spread);
         for (size_t i = 0; i < n; i++)
             z[i] = spread[i / run * (run + gap) + i % run];
         cr_assert(eq(int, memcmp(y, z, n * sizeof *y), 0));
     }
 }
 
-Test(kernels, affine_columns_equal_runs) {
+static void check_columns(unsigned bits) {
     enum { ROWS = 40, COLUMNS = 7 };
     float x[ROWS][COLUMNS], y[ROWS][COLUMNS], lo[COLUMNS], hi[COLUMNS];
     uint32_t words[COLUMNS];
-    uint8_t codes[ROWS][COLUMNS];
+    uint8_t upper[ROWS][COLUMNS], lower[ROWS][COLUMNS];
+    const struct mesa_code_bytes codes = {upper[0], lower[0]};
+    memset(lower, 0, sizeof lower);
     for (size_t i = 0; i < COLUMNS; i++) {
         for (size_t r = 0; r < ROWS; r++)
             x[r][i] = i == 2 ? 0 : (float)(random_unit() * (double)i - 1);
@@ -411,17 +416,19 @@ Test(kernels, affine_columns_equal_runs) {
     }
     cr_assert(kernels.affine_range_columns[MESA_F32](x, ROWS, COLUMNS, lo, hi));
     for (size_t i = 0; i < COLUMNS; i++)
-        words[i] = mesa_affine_word(lo[i], hi[i], 5, true, MESA_ROUND_NEAREST);
-    kernels.affine_quantize_columns[MESA_F32](x, ROWS, COLUMNS, words, 5, true, codes[0]);
-    kernels.affine_dequantize_columns[MESA_F32](codes[0], ROWS, COLUMNS, words, y);
+        words[i] = mesa_affine_word(lo[i], hi[i], bits, true, MESA_ROUND_NEAREST);
+    kernels.affine_quantize_columns[MESA_F32](x, ROWS, COLUMNS, words, bits, true, codes);
+    kernels.affine_dequantize_columns[MESA_F32](codes, bits, ROWS, COLUMNS, words, y);
     for (size_t i = 0; i < COLUMNS; i++) {
         for (size_t r = 0; r < ROWS; r++) {
-            uint8_t code;
+            uint8_t code[2] = {0};
             float value;
             const struct mesa_affine_runs alone = one_run(1);
-            kernels.affine_quantize[MESA_F32](&alone, &x[r][i], words[i], 5, true, &code);
-            kernels.affine_dequantize[MESA_F32](&alone, &code, words[i], &value);
-            cr_assert(eq(u8, code, codes[r][i]));
+            const struct mesa_code_bytes one = {&code[0], &code[1]};
+            kernels.affine_quantize[MESA_F32](&alone, &x[r][i], words[i], bits, true, one);
+            kernels.affine_dequantize[MESA_F32](&alone, one, bits, words[i], &value);
+            cr_assert(eq(u8, code[0], upper[r][i]));
+            cr_assert(eq(u8, code[1], lower[r][i]));
             cr_assert(eq(u32, float_bits(value), float_bits(y[r][i])));
         }
     }
@@ -429,12 +436,18 @@ Test(kernels, affine_columns_equal_runs) {
     cr_assert(not(kernels.affine_range_columns[MESA_F32](x, ROWS, COLUMNS, lo, hi)));
 }
 
+Test(kernels, affine_columns_equal_runs) {
+    for (unsigned bits = 2; bits <= MESA_MOST_CODE_BITS; bits++)
+        check_columns(bits);
+}
+
 Test(kernels, quantize_clips_to_the_nearest_code) {
     uint32_t word = mesa_affine_word(-1, 1, 4, false, MESA_ROUND_NEAREST);
     const float far[] = {-1e30f, 1e30f, -INFINITY, INFINITY};
     uint8_t codes[4];
     const struct mesa_affine_runs all = one_run(4);
-    kernels.affine_quantize[MESA_F32](&all, far, word, 4, false, codes);
+    kernels.affine_quantize[MESA_F32](&all, far, word, 4, false,
+                                      (struct mesa_code_bytes){.upper = codes});
     cr_assert(eq(u8, codes[0], 0));
     cr_assert(eq(u8, codes[1], 15));
     cr_assert(eq(u8, codes[2], 0));
