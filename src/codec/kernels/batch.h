@@ -10,9 +10,9 @@
 #include "codec/kernels/kernels.h"
 
 #define BATCH_GROUPS 16
-/* Small enough that a batch stays in the first cache with room for what the processor fetches ahead
- * (prefetching the next one by hand made encoding slower), and large enough that groups of 192 floats
- * fill it: a batch with few of them finds their words as slowly as one with all. */
+/* Small enough that a batch stays in the first cache with room for what is fetched ahead, and large
+ * enough that groups of 192 floats fill it: a batch with few of them finds their words as slowly as one
+ * with all. */
 #define BATCH_BYTES 12288
 
 /* Walks over the groups of rows in the order of their words. The borders are mesa_group_begin()'s,
