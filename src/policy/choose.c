@@ -72,7 +72,7 @@ static void choose_value(struct mesa_choice *choice, enum mesa_dtype dtype) {
         return;
     }
     try_codec(choice, &mesa_codec_sparse_affine);
-    if (choice->settings.bits == 8 && !choice->keep_signs) {
+    if (choice->settings.bits >= 8 && !choice->keep_signs) {
         choice->data_only = dtype == MESA_F32 ? &mesa_codec_float16 : &mesa_codec_exponent;
         try_codec(choice, choice->data_only);
     }

@@ -41,6 +41,8 @@ static bool conditions_hold(const struct mesa_rule *rule, const struct mesa_subj
         return false;
     if ((rule->has & MESA_RULE_HAS_BYTES) != 0 && subject->bytes < rule->least_bytes)
         return false;
+    if ((rule->has & MESA_RULE_HAS_SEEN) != 0 && (rule->seen & ~subject->seen) != 0)
+        return false;
     if ((rule->has & MESA_RULE_HAS_LAYER) == 0)
         return true;
     for (unsigned i = 0; i < rule->span_count; i++) {

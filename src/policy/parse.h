@@ -5,6 +5,7 @@
 #ifndef MESA_POLICY_PARSE_H
 #define MESA_POLICY_PARSE_H
 
+#include "policy/nearest.h"
 #include "policy/rule.h"
 
 /* One text being read; texts that include each other form a chain. */
@@ -49,5 +50,10 @@ bool mesa_rule_parse_pattern(const struct mesa_line *line, struct mesa_word word
                              struct mesa_rule *rule);
 bool mesa_rule_parse_setting(const struct mesa_line *line, struct mesa_word word,
                              struct mesa_rule *rule);
+bool mesa_rule_parse_seen(const struct mesa_line *line, struct mesa_word name,
+                          struct mesa_rule *rule);
+
+/* All ops and groups of ops. */
+void mesa_nearest_try_ops(struct mesa_nearest *nearest);
 
 #endif

@@ -42,14 +42,18 @@ static const char *find_dot(struct mesa_word word) {
     return NULL;
 }
 
+void mesa_nearest_try_ops(struct mesa_nearest *nearest) {
+    const struct mesa_op_group *group;
+    for (size_t i = 0; (group = mesa_op_group_at(i)) != NULL; i++)
+        mesa_nearest_try(nearest, group->name);
+    for (size_t i = 0; i < mesa_op_count(); i++)
+        mesa_nearest_try(nearest, mesa_op_at(i)->name);
+}
+
 static bool fail_op(const struct mesa_line *line, struct mesa_word name) {
     struct mesa_nearest nearest;
     mesa_nearest_begin(&nearest, name.text, name.length);
-    const struct mesa_op_group *group;
-    for (size_t i = 0; (group = mesa_op_group_at(i)) != NULL; i++)
-        mesa_nearest_try(&nearest, group->name);
-    for (size_t i = 0; i < mesa_op_count(); i++)
-        mesa_nearest_try(&nearest, mesa_op_at(i)->name);
+    mesa_nearest_try_ops(&nearest);
     mesa_nearest_try(&nearest, "custom");
     mesa_nearest_try(&nearest, "unknown");
     mesa_nearest_try(&nearest, "include");

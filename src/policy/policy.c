@@ -58,6 +58,8 @@ void mesa_policy_free(struct mesa_policy *policy) {
     for (size_t i = 0; i < policy->count; i++)
         mesa_rule_done(&policy->rules[i]);
     free(policy->rules);
+    for (unsigned i = 0; i < policy->sight_count; i++)
+        free(policy->sights[i]);
     while (policy->files != NULL) {
         struct mesa_policy_file *file = policy->files;
         policy->files = file->next;

@@ -37,7 +37,7 @@ const char *mesa_way_name(enum mesa_way way);
 
 struct mesa_settings {
     enum mesa_way way;
-    unsigned bits;               /* 1..8 of codes, or MESA_SHORT_FLOAT_BITS: a short float */
+    unsigned bits;               /* 1..12 of codes, or MESA_SHORT_FLOAT_BITS: a short float */
     enum mesa_group_by by;       /* group=N is MESA_BY_BLOCK with group N; row, head, channel, tensor */
     size_t group;                /* 16..1024 */
     enum mesa_rounding rounding; /* round=nearest | stochastic */
@@ -69,6 +69,7 @@ struct mesa_subject {
     enum mesa_dtype dtype;
     size_t bytes;
     unsigned layer; /* order of occurrence of op.argument within the step, from 0 */
+    uint32_t seen;  /* mesa_policy_sights() of all that the program has shown so far */
 };
 
 /* Parses `source`: a shipped name, a path (contains '/' or '.', or the file exists), or rules inline
@@ -84,6 +85,11 @@ void mesa_policy_free(struct mesa_policy *policy); /* takes NULL */
  * {KEEP, 8, BY_BLOCK, 128, NEAREST}. *ret_place, if not NULL, is that of the last rule that matched. */
 void mesa_policy_match(const struct mesa_policy *policy, const struct mesa_subject *subject,
                        struct mesa_settings *ret_settings, struct mesa_place *ret_place);
+
+/* The conditions seen= that hold once this op has saved a tensor, as bits; 0 for most. Or, in place of an
+ * op: once a matrix product or a convolution has saved weights that are not trained. */
+#define MESA_FROZEN_WEIGHTS "frozen_weights"
+uint32_t mesa_policy_sights(const struct mesa_policy *policy, const char *op);
 
 /* True if any rule has a layer= condition (the caller then cannot cache by site alone). */
 bool mesa_policy_uses_layers(const struct mesa_policy *policy);

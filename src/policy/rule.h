@@ -18,6 +18,7 @@ enum mesa_rule_kind {
 };
 
 #define MESA_RULE_MOST_SPANS 8
+#define MESA_MOST_SIGHTS     32
 
 struct mesa_layer_span {
     unsigned first, last; /* inclusive; last is UINT_MAX for "N-" */
@@ -33,10 +34,12 @@ enum {
     MESA_RULE_HAS_DTYPE = 1u << 4,
     MESA_RULE_HAS_BYTES = 1u << 5,
     MESA_RULE_HAS_LAYER = 1u << 6,
+    MESA_RULE_HAS_SEEN = 1u << 7,
 };
 #define MESA_RULE_SETTINGS                                                                         \
     (MESA_RULE_SETS_WAY | MESA_RULE_SETS_BITS | MESA_RULE_SETS_GROUP | MESA_RULE_SETS_ROUND)
-#define MESA_RULE_CONDITIONS (MESA_RULE_HAS_DTYPE | MESA_RULE_HAS_BYTES | MESA_RULE_HAS_LAYER)
+#define MESA_RULE_CONDITIONS                                                                       \
+    (MESA_RULE_HAS_DTYPE | MESA_RULE_HAS_BYTES | MESA_RULE_HAS_LAYER | MESA_RULE_HAS_SEEN)
 
 struct mesa_rule {
     struct mesa_place place;
@@ -51,6 +54,7 @@ struct mesa_rule {
     size_t least_bytes;
     struct mesa_layer_span spans[MESA_RULE_MOST_SPANS];
     unsigned span_count;
+    uint32_t seen; /* those of the policy's sights that it asks for, as bits */
 
     struct mesa_settings settings; /* those that `has` names */
 };
@@ -65,7 +69,9 @@ struct mesa_policy {
     char *name; /* owned */
     struct mesa_rule *rules;
     size_t count, capacity;
-    bool uses_layers; /* some rule has layer= */
+    bool uses_layers;               /* some rule has layer= */
+    char *sights[MESA_MOST_SIGHTS]; /* owned: what rules ask for with seen= */
+    unsigned sight_count;
     struct mesa_policy_file *files;
 };
 

@@ -42,9 +42,9 @@ static bool whole_number(struct mesa_word value, size_t least, size_t most, size
 static bool parse_bits(const struct mesa_line *line, struct mesa_word value,
                        struct mesa_rule *rule) {
     size_t bits;
-    if (!whole_number(value, 1, 8, &bits) &&
+    if (!whole_number(value, 1, MESA_MOST_CODE_BITS, &bits) &&
         !whole_number(value, MESA_SHORT_FLOAT_BITS, MESA_SHORT_FLOAT_BITS, &bits))
-        return mesa_line_fail(line, value.text, NULL, "'%.*s' bits; expected 1 to 8, or 16",
+        return mesa_line_fail(line, value.text, NULL, "'%.*s' bits; expected 1 to 12, or 16",
                               MESA_WORD(value));
     rule->settings.bits = (unsigned)bits;
     return true;
@@ -192,9 +192,10 @@ static const struct {
     {"dtype", MESA_RULE_HAS_DTYPE, parse_dtype},
     {"min_bytes", MESA_RULE_HAS_BYTES, parse_min_bytes},
     {"layer", MESA_RULE_HAS_LAYER, parse_layer},
+    {"seen", MESA_RULE_HAS_SEEN, mesa_rule_parse_seen},
 };
 #define KEY_COUNT (sizeof keys / sizeof keys[0])
-#define KEYS      "bits=, group=, round=, dtype=, min_bytes= or layer="
+#define KEYS      "bits=, group=, round=, dtype=, min_bytes=, layer= or seen="
 
 static bool parse_key(const struct mesa_line *line, struct mesa_word word, size_t key_length,
                       struct mesa_rule *rule) {
@@ -205,7 +206,7 @@ static bool parse_key(const struct mesa_line *line, struct mesa_word word, size_
         names[i] = keys[i].name;
         if (!mesa_word_is(key, keys[i].name))
             continue;
-        if ((rule->has & keys[i].has) != 0)
+        if ((rule->has & keys[i].has) != 0 && keys[i].has != MESA_RULE_HAS_SEEN)
             return mesa_line_fail(line, word.text, NULL,
                                   "'%s=' twice in one rule; expected it once", keys[i].name);
         rule->has |= keys[i].has;

@@ -57,6 +57,15 @@ struct site_memory {
 
 static _Atomic uint64_t current_step;
 
+/* Conditions seen= of the policy that hold by now. */
+static _Atomic uint32_t seen;
+
+static void see(const char *name) {
+    uint32_t sights = mesa_policy_sights(mesa_config.policy, name);
+    if (sights != 0)
+        atomic_fetch_or_explicit(&seen, sights, memory_order_relaxed);
+}
+
 static struct site_memory *memory_of(struct mesa_site *site) {
     void *memory = atomic_load_explicit(&site->use, memory_order_acquire);
     if (memory != NULL)
@@ -64,10 +73,13 @@ static struct site_memory *memory_of(struct mesa_site *site) {
     struct site_memory *fresh = calloc(1, sizeof *fresh);
     if (fresh == NULL)
         return NULL;
-    if (atomic_compare_exchange_strong(&site->use, &memory, fresh))
-        return fresh;
-    free(fresh); /* another thread was first */
-    return memory;
+    if (!atomic_compare_exchange_strong(&site->use, &memory, fresh)) {
+        free(fresh); /* another thread was first */
+        return memory;
+    }
+    if (site->row != NULL) /* a custom function may be called like an op */
+        see(site->op);
+    return fresh;
 }
 
 static unsigned next_occurrence(struct site_memory *memory) {
@@ -105,14 +117,17 @@ static struct mesa_decision *decide(struct mesa_site *site, const struct mesa_op
     mesa_policy_match(mesa_config.policy, subject, &settings, &place);
     struct mesa_decision *first = atomic_load_explicit(list, memory_order_acquire);
     for (struct mesa_decision *d = first; d != NULL; d = d->next)
-        if (covers(d, subject->bytes) && same_outcome(d, &settings, &place) && same_row(d, row))
+        if (covers(d, subject->bytes) && same_outcome(d, &settings, &place) && same_row(d, row)) {
+            atomic_store_explicit(&d->seen, subject->seen, memory_order_relaxed);
             return d;
+        }
     struct mesa_decision *fresh = calloc(1, sizeof *fresh);
     if (fresh == NULL)
         return NULL;
     fresh->site = site;
     fresh->dtype = subject->dtype;
     fresh->row = row;
+    atomic_init(&fresh->seen, subject->seen);
     if (row != NULL && row != site->row) {
         fresh->refined = *row;
         fresh->row = &fresh->refined;
@@ -135,14 +150,21 @@ static struct mesa_decision *decision_of(struct mesa_site *site, enum mesa_dtype
     if (row != NULL && mesa_scalar_call.op != NULL && mesa_scalars_refine(row, dtype, &refined))
         row = &refined;
     _Atomic(struct mesa_decision *) *list = &memory->decisions[dtype];
-    struct mesa_subject subject = {site->op, site->argument, dtype, bytes, 0};
+    struct mesa_subject subject = {
+        .op = site->op,
+        .argument = site->argument,
+        .dtype = dtype,
+        .bytes = bytes,
+        .seen = atomic_load_explicit(&seen, memory_order_relaxed),
+    };
     if (mesa_policy_uses_layers(mesa_config.policy)) {
         subject.layer = next_occurrence(memory);
         return decide(site, row, &subject, list);
     }
     struct mesa_decision *known = atomic_load_explicit(list, memory_order_acquire);
     for (; known != NULL; known = known->next)
-        if (covers(known, bytes) && same_row(known, row))
+        if (covers(known, bytes) && same_row(known, row) &&
+            atomic_load_explicit(&known->seen, memory_order_relaxed) == subject.seen)
             return known;
     return decide(site, row, &subject, list);
 }
@@ -541,6 +563,14 @@ static bool is_of_parameter(const struct mesa_tensor *tensor) {
            (mesa_torch.tensor_is_view(tensor) && is_parameter(mesa_torch.tensor_base(tensor)));
 }
 
+static void see_frozen_weights(void) {
+    static _Atomic bool done;
+    if (atomic_load_explicit(&done, memory_order_relaxed))
+        return;
+    see(MESA_FROZEN_WEIGHTS);
+    atomic_store_explicit(&done, true, memory_order_relaxed);
+}
+
 static bool is_matrix_weight(const struct mesa_site *site) {
     return site->row != NULL &&
            (site->row->reads == MESA_READS_WEIGHT ||
@@ -601,6 +631,8 @@ static void take(struct taking *t) {
     if (mesa_registry_is_kept(t->storage)) {
         keep(t, MESA_KEPT_ALIVE, false);
     } else if (is_matrix_weight(t->decision->site) && (t->is_constant || is_cast(t->tensor))) {
+        if (t->is_constant)
+            see_frozen_weights();
         keep(t, MESA_KEPT_FROZEN, !t->is_constant);
     } else if (t->is_constant &&
                load(&t->decision->constants_outlived) > load(&t->decision->constants_died)) {

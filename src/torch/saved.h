@@ -39,6 +39,7 @@ struct mesa_decision {
     struct mesa_op_argument refined;
     enum mesa_dtype dtype;
     size_t least_bytes, end_bytes; /* sizes that it holds for: from, up to */
+    _Atomic uint32_t seen;         /* what the program had shown when it was last found to hold */
     struct mesa_decision *next;    /* another one at the same site and dtype */
     _Atomic(struct mesa_record *) records[MESA_DECISION_RECORDS];
     /* Constants (no grad_fn, no gradient) whose storage was alive, or dead, when their last save

@@ -18,7 +18,7 @@ static void require(bool holds) {
 
 static void check_settings(const struct mesa_settings *settings) {
     require(settings->way < MESA_WAY_COUNT);
-    require(settings->bits >= 1 && settings->bits <= 8);
+    require(settings->bits >= 1 && settings->bits <= 16);
     require(settings->by <= MESA_BY_TENSOR);
     require(settings->group >= 16 && settings->group <= 1024);
     require(settings->rounding <= MESA_ROUND_STOCHASTIC);
@@ -26,9 +26,11 @@ static void check_settings(const struct mesa_settings *settings) {
 
 static void check_policy(const struct mesa_policy *policy) {
     static const struct mesa_subject subjects[] = {
-        {"addmm", "mat1", MESA_F32, 1 << 20, 0}, {"native_layer_norm", "input", MESA_BF16, 4096, 3},
-        {"MyFunction", "saved", MESA_F16, 1, 7}, {"unknown", "?", MESA_DTYPE_OTHER, 0, 1},
-        {"relu", "result", MESA_F64, 65536, 12},
+        {"addmm", "mat1", MESA_F32, 1 << 20, 0, 0},
+        {"native_layer_norm", "input", MESA_BF16, 4096, 3, 1},
+        {"MyFunction", "saved", MESA_F16, 1, 7, 2},
+        {"unknown", "?", MESA_DTYPE_OTHER, 0, 1, 3},
+        {"relu", "result", MESA_F64, 65536, 12, UINT32_MAX},
     };
     bool is_off = mesa_policy_is_off(policy);
     require(strcmp(mesa_policy_name(policy), "fuzz") == 0);

@@ -10,9 +10,12 @@ from . import add, held_bytes, totals
 from .zoo import ZOO
 
 
-def gradient(record, build, bf16):
-    """The gradient of the first step: the one that can be compared, as later steps differ."""
+def gradient(record, build, bf16, steps_before=0):
+    """The gradient of one step, with the weights of the first: later ones differ."""
     model, loss = build()
+    for _ in range(steps_before):
+        loss().backward()
+        model.zero_grad()
     cast = torch.autocast("cpu", torch.bfloat16) if bf16 else contextlib.nullcontext()
     with cast:
         first = loss()
@@ -51,3 +54,9 @@ for name, (build, tolerance) in ZOO.items():
     add(f"models.{name}_bf16", lambda record, build=build: gradient(record, build, True),
         max(0.012, tolerance))
     add(f"models.{name}_train", lambda record, build=build: training(record, build), tolerance)
+
+# The default policy tells such models by what they have saved, which begins in the first step.
+for name in ("efficientnet_b0", "lora"):
+    build, tolerance = ZOO[name]
+    add(f"models.{name}_second_step_fp32",
+        lambda record, build=build: gradient(record, build, False, steps_before=1), tolerance)

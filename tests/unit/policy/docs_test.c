@@ -44,7 +44,7 @@ Test(docs, has_all_ways) {
 
 Test(docs, has_all_settings_and_conditions) {
     static const char *const rows[] = {
-        "bits=1` .. `bits=8",
+        "bits=1` .. `bits=12",
         "bits=16",
         "group=16` .. `group=1024",
         "group=row",
@@ -56,6 +56,8 @@ Test(docs, has_all_settings_and_conditions) {
         "dtype=TYPE",
         "min_bytes=SIZE",
         "layer=N",
+        "seen=OP",
+        "seen=frozen_weights",
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         expect_row(rows[i]);

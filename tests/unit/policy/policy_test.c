@@ -51,8 +51,8 @@ static struct mesa_settings match_all(const struct mesa_policy *policy, const ch
                                       const char *argument, enum mesa_dtype dtype, size_t bytes,
                                       unsigned layer) {
     struct mesa_settings settings;
-    mesa_policy_match(policy, &(struct mesa_subject){op, argument, dtype, bytes, layer}, &settings,
-                      NULL);
+    mesa_policy_match(policy, &(struct mesa_subject){op, argument, dtype, bytes, layer, 0},
+                      &settings, NULL);
     return settings;
 }
 
@@ -154,7 +154,7 @@ Test(policy, empty_keeps) {
     struct mesa_policy *policy = parse("# nothing but a comment\n\n   ;;  ; # more\n\t\r\n");
     struct mesa_settings settings;
     struct mesa_place place = {"x", 1, 1};
-    struct mesa_subject subject = {"relu", "result", MESA_F32, 1, 0};
+    struct mesa_subject subject = {"relu", "result", MESA_F32, 1, 0, 0};
     mesa_policy_match(policy, &subject, &settings, &place);
     cr_assert_eq(settings.way, MESA_WAY_KEEP);
     cr_assert_eq(settings.bits, 8);
@@ -240,6 +240,48 @@ Test(policy, custom_functions) {
 
 /* ---- conditions and settings ------------------------------------------------------------------- */
 
+static unsigned bits_when(const struct mesa_policy *policy, uint32_t seen) {
+    struct mesa_subject subject = {"mm", "self", MESA_F32, 1 << 20, 0, seen};
+    struct mesa_settings settings;
+    mesa_policy_match(policy, &subject, &settings, NULL);
+    return settings.bits;
+}
+
+Test(policy, what_was_seen) {
+    struct mesa_policy *policy =
+        parse("* affine; mm bits=9 seen=linear; mm bits=10 seen=silu seen=batch_norm; "
+              "mm bits=11 seen=linear seen=frozen_weights; addmm bits=3 seen=silu");
+    uint32_t linear = mesa_policy_sights(policy, "addmm");
+    uint32_t silu = mesa_policy_sights(policy, "silu");
+    uint32_t norm = mesa_policy_sights(policy, "native_batch_norm");
+    uint32_t frozen = mesa_policy_sights(policy, MESA_FROZEN_WEIGHTS);
+    cr_assert_eq(mesa_policy_sights(policy, "relu"), 0);
+    cr_assert_eq(mesa_policy_sights(policy, "mm"), linear);
+    cr_assert_eq(__builtin_popcount(linear | silu | norm | frozen), 4);
+
+    cr_assert_eq(bits_when(policy, 0), 8);
+    cr_assert_eq(bits_when(policy, linear), 9);
+    cr_assert_eq(bits_when(policy, silu), 8);
+    cr_assert_eq(bits_when(policy, silu | norm), 10);
+    cr_assert_eq(bits_when(policy, linear | silu | norm), 10);
+    cr_assert_eq(bits_when(policy, linear | frozen), 11);
+    cr_assert_eq(bits_when(policy, frozen), 8);
+    mesa_policy_free(policy);
+}
+
+/* All rules share 32 bits of a set. */
+Test(policy, what_was_seen_has_room_for_32_names) {
+    char text[8192] = "";
+    for (size_t i = 0; i < 40; i++) { /* overloads have the same name */
+        char rule[160];
+        snprintf(rule, sizeof rule, "* keep seen=%s\n* keep seen=mm\n", mesa_op_at(i)->name);
+        strncat(text, rule, sizeof text - strlen(text) - 1);
+    }
+    struct mesa_mistake mistake;
+    cr_assert_null(mesa_policy_parse(text, strlen(text), "test", &mistake));
+    cr_assert_not_null(strstr(mistake.text, "expected at most 32 different names"));
+}
+
 Test(policy, conditions) {
     struct mesa_policy *policy = parse("* dtype=float32,bf16 min_bytes=64K layer=1,4-6,10- mask");
     cr_assert(mesa_policy_uses_layers(policy));
@@ -272,7 +314,7 @@ Test(policy, conditions) {
 
 static void expect_span(const struct mesa_policy *policy, const char *op, const char *argument,
                         size_t bytes, size_t least, size_t end) {
-    struct mesa_subject subject = {op, argument, MESA_F32, bytes, 0};
+    struct mesa_subject subject = {op, argument, MESA_F32, bytes, 0, 0};
     size_t found_least, found_end;
     mesa_policy_span(policy, &subject, &found_least, &found_end);
     cr_expect(found_least == least && found_end == end, "%s.%s of %zu bytes: %zu to %zu", op,
@@ -332,7 +374,7 @@ Test(policy, later_rules_override_setting_by_setting) {
                                        "mm           keep; mm.self mask\n");
     struct mesa_settings settings;
     struct mesa_place place;
-    struct mesa_subject subject = {"addmm", "mat1", MESA_F32, 1 << 20, 0};
+    struct mesa_subject subject = {"addmm", "mat1", MESA_F32, 1 << 20, 0, 0};
     mesa_policy_match(policy, &subject, &settings, &place);
     cr_assert_eq(settings.way, MESA_WAY_AFFINE);
     cr_assert_eq(settings.bits, 8);
@@ -341,7 +383,7 @@ Test(policy, later_rules_override_setting_by_setting) {
     cr_assert_str_eq(place.file, "test");
     cr_assert_eq(place.line, 3);
     cr_assert_eq(place.column, 1);
-    subject = (struct mesa_subject){"mm", "self", MESA_F32, 1 << 20, 0};
+    subject = (struct mesa_subject){"mm", "self", MESA_F32, 1 << 20, 0, 0};
     mesa_policy_match(policy, &subject, &settings, &place);
     cr_assert_eq(settings.way, MESA_WAY_MASK);
     cr_assert_eq(place.line, 4);
@@ -461,7 +503,7 @@ Test(policy, is_off) {
 
 #define EXPECTED_OP                                                                                \
     "expected an op of PyTorch's, a group like linear, a pattern with *, custom:CLASS or include"
-#define EXPECTED_KEY "bits=, group=, round=, dtype=, min_bytes= or layer="
+#define EXPECTED_KEY "bits=, group=, round=, dtype=, min_bytes=, layer= or seen="
 #define EXPECTED_SETTING                                                                           \
     "expected off, keep, exact, auto, shape, mask, narrow, sparse, affine, float16, "              \
     "bfloat16, " EXPECTED_KEY
@@ -518,14 +560,14 @@ Test(mistake, in_settings) {
     expect_mistake("* affine bit=4", "test:1:10: unknown setting 'bit='; expected " EXPECTED_KEY
                                      "; did you mean 'bits'?");
     expect_mistake("* =4", "test:1:3: unknown setting '='; expected " EXPECTED_KEY);
-    expect_mistake("* bits=9", "test:1:8: '9' bits; expected 1 to 8, or 16");
-    expect_mistake("* bits=15", "test:1:8: '15' bits; expected 1 to 8, or 16");
-    expect_mistake("* bits=17", "test:1:8: '17' bits; expected 1 to 8, or 16");
-    expect_mistake("* bits=0", "test:1:8: '0' bits; expected 1 to 8, or 16");
-    expect_mistake("* bits=", "test:1:8: '' bits; expected 1 to 8, or 16");
-    expect_mistake("* bits=4x", "test:1:8: '4x' bits; expected 1 to 8, or 16");
+    expect_mistake("* bits=13", "test:1:8: '13' bits; expected 1 to 12, or 16");
+    expect_mistake("* bits=15", "test:1:8: '15' bits; expected 1 to 12, or 16");
+    expect_mistake("* bits=17", "test:1:8: '17' bits; expected 1 to 12, or 16");
+    expect_mistake("* bits=0", "test:1:8: '0' bits; expected 1 to 12, or 16");
+    expect_mistake("* bits=", "test:1:8: '' bits; expected 1 to 12, or 16");
+    expect_mistake("* bits=4x", "test:1:8: '4x' bits; expected 1 to 12, or 16");
     expect_mistake("* bits=99999999999999999999", "test:1:8: '99999999999999999999' bits; expected "
-                                                  "1 to 8, or 16");
+                                                  "1 to 12, or 16");
     expect_mistake("* group=8", "test:1:9: unknown group '8'; expected 16 to 1024, row, head, "
                                 "channel or tensor");
     expect_mistake("* group=1025",
@@ -543,6 +585,13 @@ Test(mistake, in_settings) {
 }
 
 Test(mistake, in_conditions) {
+    expect_mistake("* seen=slu keep",
+                   "test:1:8: unknown op 'slu'; expected an op of PyTorch's, a group like linear, "
+                   "or frozen_weights; did you mean 'elu'?");
+    expect_mistake(
+        "* seen=frozen_weight keep",
+        "test:1:8: unknown op 'frozen_weight'; expected an op of PyTorch's, a group like "
+        "linear, or frozen_weights; did you mean 'frozen_weights'?");
     expect_mistake("* dtype=flaot32 keep",
                    "test:1:9: unknown dtype 'flaot32'; expected a type of PyTorch's, as float32 or "
                    "bfloat16, or several with commas; did you mean 'float32'?");
@@ -685,7 +734,7 @@ Test(load, files, .init = make_folder, .fini = drop_folder) {
     cr_assert_str_eq(mesa_policy_name(policy), path_of("a.policy"));
     struct mesa_settings settings;
     struct mesa_place place;
-    struct mesa_subject subject = {"gelu", "self", MESA_F32, 1 << 20, 0};
+    struct mesa_subject subject = {"gelu", "self", MESA_F32, 1 << 20, 0, 0};
     mesa_policy_match(policy, &subject, &settings, &place);
     cr_assert_eq(settings.bits, 6);
     cr_assert_eq(settings.way, MESA_WAY_MASK);
@@ -787,7 +836,7 @@ Test(load, inline_rules) {
     cr_assert_str_eq(mesa_policy_name(policy), "include default;gelu.self bits=4 ; relu keep");
     struct mesa_settings settings;
     struct mesa_place place;
-    struct mesa_subject subject = {"gelu", "self", MESA_F32, 1 << 20, 0};
+    struct mesa_subject subject = {"gelu", "self", MESA_F32, 1 << 20, 0, 0};
     mesa_policy_match(policy, &subject, &settings, &place);
     cr_assert_eq(settings.way, MESA_WAY_AUTO);
     cr_assert_eq(settings.bits, 4);
@@ -795,7 +844,7 @@ Test(load, inline_rules) {
     cr_assert_eq(place.line, 1);
     cr_assert_eq(place.column, 17);
     cr_assert_eq(match(policy, "relu", "result").way, MESA_WAY_KEEP);
-    mesa_policy_match(policy, &(struct mesa_subject){"silu", "self", MESA_F32, 1, 0}, &settings,
+    mesa_policy_match(policy, &(struct mesa_subject){"silu", "self", MESA_F32, 1, 0, 0}, &settings,
                       &place);
     cr_assert_str_eq(place.file, "policy default");
     mesa_policy_free(policy);
