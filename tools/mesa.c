@@ -34,7 +34,7 @@ static const struct command commands[] = {
      "examples:\n"
      "  mesa run python train.py --epochs 3\n"
      "  mesa run --policy lossless --report text,mesa.json -- python train.py\n"
-     "  mesa run --policy 'default; softmax.result affine bits=4' python train.py\n"
+     "  mesa run --policy 'include default; softmax.output bits=4' python train.py\n"
      "  mesa run --report 'rank%r.json' -- torchrun --nproc-per-node 4 train.py\n"},
     {"explain", launcher_explain,
      "usage: mesa explain [--policy P] [--report R] [--verify] [--] COMMAND [ARGUMENT...]\n"

@@ -52,13 +52,17 @@ void mesa_nearest_try_ops(struct mesa_nearest *nearest) {
 
 static bool fail_op(const struct mesa_line *line, struct mesa_word name) {
     struct mesa_nearest nearest;
+    struct mesa_shipped shipped;
+    char include[64] = "";
+    if (mesa_shipped_find(name.text, name.length, &shipped))
+        snprintf(include, sizeof include, "include %s", shipped.name);
     mesa_nearest_begin(&nearest, name.text, name.length);
     mesa_nearest_try_ops(&nearest);
     mesa_nearest_try(&nearest, "custom");
     mesa_nearest_try(&nearest, "unknown");
     mesa_nearest_try(&nearest, "include");
     return mesa_line_fail(
-        line, name.text, nearest.best,
+        line, name.text, include[0] != '\0' ? include : nearest.best,
         "unknown op '%.*s'; expected an op of PyTorch's, a group like linear, a pattern "
         "with *, custom:CLASS or include",
         MESA_WORD(name));

@@ -6,6 +6,7 @@ SPDX-License-Identifier: MIT
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -230,6 +231,13 @@ class LauncherTest(unittest.TestCase):
             self.assertIn("example", text.stdout)
             self.assertEqual(self.start("help", command).stdout, text.stdout)
             self.assertLessEqual(max(map(len, text.stdout.splitlines())), 100)
+
+    def test_policies_in_examples_are_right(self):
+        for command in COMMANDS:
+            text = self.start(command, "--help").stdout
+            for policy in re.findall(r"--policy[= ]'([^']+)'", text):
+                result = self.start("run", "--policy", policy, "true")
+                self.assertEqual((result.returncode, result.stderr), (0, ""), policy)
 
     def test_version(self):
         self.assertRegex(self.start("--version").stdout, r"\Amesa \d+\.\d+\.\d+\n\Z")

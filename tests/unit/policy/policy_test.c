@@ -516,6 +516,8 @@ Test(mistake, in_patterns) {
     expect_mistake("* keep; qqqqqqqqqqqqq keep",
                    "test:1:9: unknown op 'qqqqqqqqqqqqq'; " EXPECTED_OP);
     expect_mistake("MyFunction keep", "test:1:1: unknown op 'MyFunction'; " EXPECTED_OP);
+    expect_mistake("default; relu keep", "test:1:1: unknown op 'default'; " EXPECTED_OP
+                                         "; did you mean 'include default'?");
     expect_mistake("inclde default",
                    "test:1:1: unknown op 'inclde'; " EXPECTED_OP "; did you mean 'include'?");
     expect_mistake("relu.reslt keep",
