@@ -120,7 +120,8 @@ static const char *const kept_names[MESA_KEPT_COUNT] = {
     [MESA_KEPT_UNKNOWN_OP] = "unknown_op", [MESA_KEPT_EXACT] = "exact",
     [MESA_KEPT_VALUES] = "values",         [MESA_KEPT_LAYOUT] = "layout",
     [MESA_KEPT_DTYPE] = "dtype",           [MESA_KEPT_NO_MEMORY] = "no_memory",
-    [MESA_KEPT_HOOKED] = "hooked",         [MESA_KEPT_KIND] = "kind",
+    [MESA_KEPT_LOOKED_AT] = "looked_at",   [MESA_KEPT_HOOKED] = "hooked",
+    [MESA_KEPT_KIND] = "kind",
 };
 
 const char *mesa_json_kept_name(enum mesa_kept why) {

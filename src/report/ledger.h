@@ -28,6 +28,7 @@ enum mesa_kept {
     MESA_KEPT_LAYOUT,     /* overlapping or too many dims */
     MESA_KEPT_DTYPE,
     MESA_KEPT_NO_MEMORY,
+    MESA_KEPT_LOOKED_AT, /* the program reads values that the backward pass does not */
     MESA_KEPT_HOOKED, /* the program's own saved-tensor hooks have it */
     MESA_KEPT_KIND,   /* not a plain dense tensor */
     MESA_KEPT_COUNT,

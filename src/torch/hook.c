@@ -109,6 +109,8 @@ static struct mesa_tensor *tensor_of(struct mesa_hook *hook, bool for_program) {
 static struct mesa_tensor *unpack(struct mesa_tensor *ret, struct mesa_hook *hook) {
     uint64_t start = mesa_now_ns();
     bool for_program = !hook->gives_values && !hook->is_given_back && mesa_caller_is_program();
+    if (for_program)
+        atomic_store_explicit(&hook->decision->looked_at, true, memory_order_relaxed);
     MESA_INSIDE_SCOPE;
     struct mesa_tensor *tensor = tensor_of(hook, for_program);
     mesa_counter_share(tensor, hook->counter);

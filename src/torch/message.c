@@ -112,8 +112,8 @@ void mesa_raise_not_held(const struct mesa_hook *hook) {
     struct message message = {.length = 0};
     add(&message,
         "libmesa holds only what the backward of %s reads of '%s' (%s), and the tensor itself is "
-        "gone, so its values cannot be shown. To look at them add the rule '%s.%s keep' to "
-        "MESA_POLICY.",
+        "gone, so its values cannot be shown. It is kept from now on; to look at those of the first "
+        "step too add the rule '%s.%s keep' to MESA_POLICY.",
         site->op, site->argument, hook->held == NULL ? "its shape" : "a mask", site->op,
         site->argument);
     raise(&message);

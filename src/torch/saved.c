@@ -639,6 +639,8 @@ static void take(struct taking *t) {
         keep(t, MESA_KEPT_ALIVE, false);
     } else if (!choice->geometry && choice->count == 0) {
         keep(t, choice->kept, !t->is_constant);
+    } else if (atomic_load_explicit(&t->decision->looked_at, memory_order_relaxed)) {
+        keep(t, MESA_KEPT_LOOKED_AT, !t->is_constant);
     } else if (mesa_layout_source(&t->view, &t->source) != MESA_OK) {
         keep(t, MESA_KEPT_LAYOUT, !t->is_constant);
     } else if (t->source.elements * mesa_dtype_bytes(t->view.dtype) < mesa_config.min_bytes) {

@@ -45,6 +45,8 @@ struct mesa_decision {
     /* Constants (no grad_fn, no gradient) whose storage was alive, or dead, when their last save
      * ended: tells inputs and buffers from dropout's noise. */
     _Atomic uint32_t constants_outlived, constants_died;
+    /* The program has read values that the backward pass does not: they are kept from then on. */
+    _Atomic bool looked_at;
     _Atomic bool explained;
 };
 
