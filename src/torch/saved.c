@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "torch/saved.h"
 
+#include "policy/group.h"
 #include "torch/clock.h"
 #include "torch/explain.h"
 #include "torch/pair.h"
@@ -365,10 +366,19 @@ static uint32_t load(const _Atomic uint32_t *count) {
     return atomic_load_explicit(count, memory_order_relaxed);
 }
 
+static bool is_of_linear_layer(const struct mesa_site *site) {
+    static const char group[] = "linear";
+    return site->row != NULL &&
+           mesa_op_group_has(mesa_op_group_find(group, sizeof group - 1), site->op);
+}
+
 /* The program's data outlives the backward pass in most programs, and what is held of it in the first
- * step is never read. Its 16 bits are for programs that were seen to let go of it. */
+ * step is never read. Its 16 bits are for programs that were seen to let go of it. What a linear layer
+ * reads without gradient is less often data than what a frozen layer made of it (before LoRA's first
+ * one), and that dies. */
 static bool is_data_that_dies(const struct taking *t) {
-    return t->is_constant && load(&t->decision->constants_died) != 0;
+    return t->is_constant &&
+           (load(&t->decision->constants_died) != 0 || is_of_linear_layer(t->decision->site));
 }
 
 /* A new held buffer by the first candidate that takes the values; *ret_row is its row of records.
