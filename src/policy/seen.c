@@ -7,7 +7,6 @@
 #include "classify/op.h"
 #include "policy/nearest.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static bool is_known(struct mesa_word name) {
