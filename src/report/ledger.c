@@ -64,8 +64,8 @@ static const char *const kept_texts[MESA_KEPT_COUNT] = {
     [MESA_KEPT_DTYPE] = "its element type is not handled",
     [MESA_KEPT_NO_MEMORY] = "there was no memory to hold it",
     [MESA_KEPT_LOOKED_AT] = "the program looked at its values",
-    [MESA_KEPT_HOOKED] = "the program has hooks of its own on it",
-    [MESA_KEPT_KIND] = "not a plain dense tensor",
+    [MESA_KEPT_HOOKED] = "the program has hooks of its own on it, or forbids hooks",
+    [MESA_KEPT_KIND] = "not a plain dense CPU tensor",
 };
 
 const char *mesa_kept_text(enum mesa_kept why) {

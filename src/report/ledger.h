@@ -29,8 +29,8 @@ enum mesa_kept {
     MESA_KEPT_DTYPE,
     MESA_KEPT_NO_MEMORY,
     MESA_KEPT_LOOKED_AT, /* the program reads values that the backward pass does not */
-    MESA_KEPT_HOOKED, /* the program's own saved-tensor hooks have it */
-    MESA_KEPT_KIND,   /* not a plain dense tensor */
+    MESA_KEPT_HOOKED, /* the program has saved-tensor hooks of its own, or forbids any */
+    MESA_KEPT_KIND,   /* not a plain dense tensor on the CPU */
     MESA_KEPT_COUNT,
 };
 const char *mesa_kept_text(enum mesa_kept why); /* "the policy says keep" ... */

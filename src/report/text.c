@@ -315,8 +315,9 @@ static void render_kept_group(const struct kept_group *group, const char *head,
                               struct mesa_buffer *buffer) {
     char bytes[24];
     mesa_buffer_print(buffer, "  %-8s%10s in %llu tensor%s: %s", head,
-                      print_bytes(bytes, group->bytes), (unsigned long long)group->tensors,
-                      group->tensors == 1 ? "" : "s", mesa_kept_text(group->why));
+                      group->rows == 0 ? "unknown" : print_bytes(bytes, group->bytes),
+                      (unsigned long long)group->tensors, group->tensors == 1 ? "" : "s",
+                      mesa_kept_text(group->why));
     for (size_t i = 0; i < group->rows && i < KEPT_NAMES; i++) {
         char name[MESA_TABLE_CELL];
         mesa_buffer_print(buffer, "%s%s", i == 0 ? " (" : ", ",

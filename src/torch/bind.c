@@ -63,6 +63,7 @@ static const struct {
     {FIELD(delete_handle), REQUIRED, "aoti_torch_delete_tensor_object"},
     {FIELD(any_modes_set), REQUIRED, "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb"},
     {FIELD(functorch_stack), REQUIRED, "_ZN2at9functorch20getDynamicLayerStackEv"},
+    {FIELD(saved_hooks_allowed), REQUIRED, "_ZN2at23SavedTensorDefaultHooks10is_enabledEv"},
     {FIELD(grad_mode_enabled), REQUIRED, "_ZN3c108GradMode10is_enabledEv"},
     {FIELD(grad_mode_set), REQUIRED, "_ZN3c108GradMode11set_enabledEb"},
     {FIELD(thread_count), REQUIRED, "_ZN2at15get_num_threadsEv"},

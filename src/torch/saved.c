@@ -651,6 +651,8 @@ static void take(struct taking *t) {
         keep(t, choice->kept, !t->is_constant);
     } else if (atomic_load_explicit(&t->decision->looked_at, memory_order_relaxed)) {
         keep(t, MESA_KEPT_LOOKED_AT, !t->is_constant);
+    } else if (!mesa_torch.saved_hooks_allowed()) {
+        keep(t, MESA_KEPT_HOOKED, !t->is_constant);
     } else if (mesa_layout_source(&t->view, &t->source) != MESA_OK) {
         keep(t, MESA_KEPT_LAYOUT, !t->is_constant);
     } else if (t->source.elements * mesa_dtype_bytes(t->view.dtype) < mesa_config.min_bytes) {
@@ -675,15 +677,30 @@ static size_t impl_bytes(const struct mesa_tensor *tensor) {
     return elements * mesa_dtype_bytes(mesa_tensor_dtype(tensor));
 }
 
+/* A tensor on another device or with another layout. Those of tracing and of functorch have no memory. */
+static void count_kind(const struct mesa_tensor *tensor) {
+    if (impl_bytes(tensor) >= mesa_config.min_bytes && mesa_torch_thread_is_plain())
+        mesa_ledger_count_kept(MESA_KEPT_KIND);
+}
+
 /* What can be told at next to no cost; false: leave it alone. */
 static bool may_take(const void *saved, const struct mesa_tensor *tensor,
                      const struct mesa_save *save) {
     if (tensor == NULL || mesa_torch_inside || mesa_paused != 0)
         return false;
     const void *impl = tensor->impl;
-    return mesa_impl_is_plain(impl) && mesa_impl_elements(impl) != 0 &&
-           impl_bytes(tensor) >= mesa_config.min_bytes && !save->is_inplace_on_view &&
-           mesa_word_at(saved, mesa_torch.saved_hooks) == NULL;
+    if (!mesa_impl_is_plain(impl)) {
+        count_kind(tensor);
+        return false;
+    }
+    if (mesa_impl_elements(impl) == 0 || impl_bytes(tensor) < mesa_config.min_bytes ||
+        save->is_inplace_on_view)
+        return false;
+    if (mesa_word_at(saved, mesa_torch.saved_hooks) != NULL) {
+        mesa_ledger_count_kept(MESA_KEPT_HOOKED);
+        return false;
+    }
+    return true;
 }
 
 void mesa_saved_constructed(void *saved, const struct mesa_tensor *tensor,

@@ -84,6 +84,7 @@ struct mesa_torch {
     /* State of the calling thread. */
     bool (*any_modes_set)(bool skip_infra);
     void *const *(*functorch_stack)(void); /* a std::vector: begin, end, ... */
+    bool (*saved_hooks_allowed)(void);     /* false in disable_saved_tensors_hooks() */
     bool (*grad_mode_enabled)(void);
     void (*grad_mode_set)(bool);
     int (*thread_count)(void);

@@ -5,12 +5,14 @@
 #
 # SPDX-License-Identifier: MIT
 import importlib
+import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 import numpy
 import pytest
@@ -51,6 +53,19 @@ def environment(policy, more=()):
         result["MESA_STRICT"] = "1"
     result.update(more)
     return result
+
+
+def report_of(code, tmp_path, policy="default"):
+    """libmesa's JSON report of a program, which must say nothing itself."""
+    if not library():
+        pytest.skip("needs the library")
+    path = tmp_path / "report.json"
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, cwd=tmp_path,
+        env=environment(policy, {"MESA_REPORT": str(path), "PYTHONWARNINGS": "ignore"}), timeout=300)
+    assert (result.returncode, result.stderr) == (0, "")
+    with open(path) as file:
+        return json.load(file)
 
 
 class Crash(Exception):

@@ -1,12 +1,6 @@
 # Functions of the program's own are known by their class: in reports, and to the rules of policies.
 #
 # SPDX-License-Identifier: MIT
-import json
-import subprocess
-import sys
-
-import pytest
-
 import harness
 
 CLASSES = """
@@ -46,16 +40,7 @@ x = torch.randn(256, 256, requires_grad=True)
 
 def rows_of(code, tmp_path, policy="include default; custom:MyFunction affine bits=8"):
     """(operator, argument) -> what the report of a program says that was held of it."""
-    if not harness.library():
-        pytest.skip("needs the library")
-    path = tmp_path / "report.json"
-    result = subprocess.run([sys.executable, "-c", CLASSES + code], capture_output=True, text=True,
-                            cwd=tmp_path, env=harness.environment(policy, {"MESA_REPORT": str(path),
-                                                         "PYTHONWARNINGS": "ignore"}),
-                            timeout=300)
-    assert (result.returncode, result.stderr) == (0, "")
-    with open(path) as file:
-        rows = json.load(file)["records"]
+    rows = harness.report_of(CLASSES + code, tmp_path, policy)["records"]
     return {(row["op"], row["argument"]): row for row in rows if row["way"] != "share"}
 
 

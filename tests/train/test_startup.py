@@ -441,12 +441,8 @@ FIRST_OPS = {
 @pytest.mark.parametrize("thread", ["main thread", "another"])
 def test_arguments_of_the_first_op(tmp_path, op, thread):
     """A weight that is the second argument must not be taken for the first, and coded."""
-    if not harness.library():
-        pytest.skip("needs the library")
     first, call = FIRST_OPS[op]
-    env = environment()
-    env["MESA_REPORT"] = f"{tmp_path}/report.json"
-    result = python(f"""
+    records = harness.report_of(f"""
         import threading, torch
         import torch.nn.functional as F
 
@@ -462,10 +458,7 @@ def test_arguments_of_the_first_op(tmp_path, op, thread):
             one.join()
         else:
             call()
-        """, env=env)
-    assert result.returncode == 0 and result.stderr == "", result.stderr
-    with open(f"{tmp_path}/report.json") as file:
-        records = json.load(file)["records"]
+        """, tmp_path)["records"]
     named = {record["argument"] for record in records if record["op"] == op}
     assert named, "libmesa saw the rest of the call"
     assert first not in named, records
