@@ -43,6 +43,8 @@ static const struct {
     {FIELD(tensor_is_leaf), REQUIRED, "_ZNK2at10TensorBase7is_leafEv"},
     {FIELD(tensor_is_view), REQUIRED, "_ZNK2at10TensorBase7is_viewEv"},
     {FIELD(tensor_base), REQUIRED, "_ZNK2at10TensorBase5_baseEv"},
+    {FIELD(tensor_view_meta), OPTIONAL,
+     "_ZN5torch8autograd4impl22get_view_autograd_metaERKN2at10TensorBaseE"},
     {FIELD(tensor_version), REQUIRED, "_ZNK2at10TensorBase8_versionEv"},
     {FIELD(tensor_output_nr), REQUIRED, "_ZNK2at10TensorBase9output_nrEv"},
     {FIELD(tensor_grad_fn), REQUIRED, "_ZNK2at10TensorBase7grad_fnEv"},

@@ -22,6 +22,7 @@ struct mesa_hook {
     int64_t output_nr;
     bool is_output;
     bool is_view;      /* an input that is a view of something with history */
+    enum mesa_view_kind view_kind; /* ... and how it was made */
     bool gives_values; /* what is held gives the values back, if rounded */
     bool is_half;      /* of a pair that was compared: means nothing beside the other's original */
     bool is_given_back; /* the program's hooks are about to take its place */

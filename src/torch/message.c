@@ -77,7 +77,54 @@ static const char *hint_of_libtorch(void) {
     return hint;
 }
 
+/* What libtorch says of a view that it cannot give a new node after its base was written to. */
+static void raise_if_view_is_spoilt(const struct mesa_hook *hook) {
+    static const struct {
+        const char *of, *how, *advice;
+    } words[MESA_VIEW_KINDS] = {
+        [MESA_VIEW_OF_FUNCTION] =
+            {"", "",
+             " This view was created inside a custom Function (or because an input was returned "
+             "as-is) and the autograd logic to handle view+inplace would override the custom "
+             "backward associated with the custom Function, leading to incorrect gradients. This "
+             "behavior is forbidden. You can fix this by cloning the output of the custom "
+             "Function."},
+        [MESA_VIEW_OF_MANY] =
+            {"", "",
+             " This view is the output of a function that returns multiple views. Such functions "
+             "do not allow the output views to be modified inplace. You should replace the "
+             "inplace operation by an out-of-place one."},
+        [MESA_VIEW_NO_GRAD] =
+            {"created in no_grad mode", " with grad mode enabled",
+             " Given that this use case is ambiguous and error-prone, it is forbidden. You can "
+             "clarify your code by moving both the view and the inplace either both inside the "
+             "no_grad block (if you don't want the inplace to be tracked) or both outside (if you "
+             "want the inplace to be tracked)."},
+        [MESA_VIEW_INFERENCE] =
+            {"created in inference mode", " in normal mode",
+             " Given that this use case is ambiguous and error-prone, it is forbidden. You can "
+             "clarify your code by moving both the view and the inplace either both inside the "
+             "inference_mode block (if you don't want the inplace to be tracked) or both outside "
+             "(if you want the inplace to be tracked)."},
+    };
+    if (!hook->is_view || hook->view_kind == MESA_VIEW_PLAIN)
+        return;
+    struct message message = {.length = 0};
+    char name[256];
+    mesa_node_name(hook->node, name, sizeof name);
+    const char *of = words[hook->view_kind].of;
+    if (name[0] == '\0')
+        add(&message, "A view was %s", of);
+    else
+        add(&message, "Output %lld of %s is a view%s%s", (long long)hook->output_nr, name,
+            of[0] == '\0' ? "" : " of a view which was ", of);
+    add(&message, " and its base or another view of its base has been modified inplace%s.%s",
+        words[hook->view_kind].how, words[hook->view_kind].advice);
+    raise(&message);
+}
+
 void mesa_raise_modified(const struct mesa_hook *hook) {
+    raise_if_view_is_spoilt(hook);
     struct message message = {.length = 0};
     add(&message,
         "one of the variables needed for gradient computation has been modified by an "
@@ -94,7 +141,8 @@ void mesa_raise_modified(const struct mesa_hook *hook) {
     else
         mesa_node_name(hook->node, name, sizeof name);
     if (name[0] != '\0')
-        add(&message, ", which is output %lld of %s,", (long long)hook->output_nr, name);
+        add(&message, ", which is output %lld of %s,",
+            hook->is_output ? (long long)hook->output_nr : 0, name);
     add(&message, " is at version %u; expected version %u instead.",
         mesa_counter_version(hook->counter), hook->version);
     if (mesa_torch.anomaly_enabled == NULL || !*mesa_torch.anomaly_enabled)
@@ -112,7 +160,8 @@ void mesa_raise_not_held(const struct mesa_hook *hook) {
     struct message message = {.length = 0};
     add(&message,
         "libmesa holds only what the backward of %s reads of '%s' (%s), and the tensor itself is "
-        "gone, so its values cannot be shown. It is kept from now on; to look at those of the first "
+        "gone, so its values cannot be shown. It is kept from now on; to look at those of the "
+        "first "
         "step too add the rule '%s.%s keep' to MESA_POLICY.",
         site->op, site->argument, hook->held == NULL ? "its shape" : "a mask", site->op,
         site->argument);

@@ -430,6 +430,17 @@ static struct mesa_held *hold(struct taking *t, unsigned *ret_row, enum mesa_kep
 
 /* ---- the hook ------------------------------------------------------------------------------- */
 
+/* What libtorch would find out about an input that is a view, had it kept it, once its base is written
+ * to. */
+static void note_view(struct mesa_hook *hook, const struct mesa_tensor *tensor) {
+    if (hook->is_output || !mesa_torch.tensor_is_view(tensor))
+        return;
+    const struct mesa_tensor *base = mesa_torch.tensor_base(tensor);
+    hook->is_view = hook->node != NULL || mesa_torch.impl_requires_grad(base->impl);
+    if (hook->is_view)
+        hook->view_kind = mesa_tensor_view_kind(tensor);
+}
+
 static struct mesa_hook *hook_for(struct taking *t, struct mesa_held *held) {
     struct mesa_hook *hook = mesa_hook_create(t->view.ndim);
     if (hook == NULL)
@@ -454,9 +465,9 @@ static struct mesa_hook *hook_for(struct taking *t, struct mesa_held *held) {
     hook->counter = mesa_counter_ref(t->tensor->impl);
     hook->version = t->version;
     hook->node = mesa_tensor_grad_fn(t->tensor);
-    hook->output_nr = t->save->is_output ? mesa_torch.tensor_output_nr(t->tensor) : 0;
+    hook->output_nr = mesa_torch.tensor_output_nr(t->tensor);
     hook->is_output = t->save->is_output;
-    hook->is_view = !hook->is_output && hook->node != NULL && mesa_torch.tensor_is_view(t->tensor);
+    note_view(hook, t->tensor);
     hook->gives_values = held != NULL && held->has_values;
     hook->is_constant = t->is_constant;
     hook->decision = t->decision;

@@ -10,6 +10,7 @@
 #include "torch/torch.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -160,6 +161,42 @@ static void find_node_name(void) {
     for (size_t slot = 0; name != NULL && vtable != NULL && slot < 8; slot++)
         if (mesa_word_at(vtable, (slot + 2) * sizeof(void *)) == name)
             mesa_torch.node_name_slot = slot;
+}
+
+/* A view of a leaf that wants gradients, made with grad mode on or off. Owned. */
+static struct mesa_tensor *view_of_leaf(const struct mesa_tensor *leaf, bool grad_mode) {
+    struct mesa_tensor by_value;
+    mesa_torch.grad_mode_set(grad_mode);
+    mesa_torch.op_neg_view(&by_value, leaf);
+    mesa_torch.grad_mode_set(false);
+    return mesa_tensor_adopt(by_value);
+}
+
+/* The only byte that tells views made with grad mode on from those made without, by these very numbers.
+ * It is for the text of an error only: not found, every view counts as plain. */
+static void find_view_kind(void) {
+    if (mesa_torch.tensor_view_meta == NULL)
+        return;
+    struct mesa_tensor *leaf = scratch(2, 3), *views[4];
+    mesa_torch.impl_set_requires_grad(leaf->impl, true);
+    const unsigned char *metas[4];
+    size_t end = SIZE_MAX, found = 0, count = 0;
+    for (int i = 0; i < 4; i++) {
+        views[i] = view_of_leaf(leaf, i % 2 == 0);
+        metas[i] = mesa_torch.tensor_view_meta(views[i]);
+        size_t size = metas[i] == NULL ? 0 : malloc_usable_size((void *)(uintptr_t)metas[i]);
+        end = size < end ? size : end;
+    }
+    for (size_t at = sizeof(void *); at < end; at++)
+        if (metas[0][at] == MESA_VIEW_PLAIN && metas[1][at] == MESA_VIEW_NO_GRAD &&
+            metas[2][at] == MESA_VIEW_PLAIN && metas[3][at] == MESA_VIEW_NO_GRAD) {
+            found = at;
+            count++;
+        }
+    mesa_torch.view_kind = count == 1 ? found : 0;
+    for (int i = 0; i < 4; i++)
+        mesa_tensor_free(views[i]);
+    mesa_tensor_free(leaf);
 }
 
 /* A hook object that only remembers what was done to it. */
@@ -322,6 +359,8 @@ enum mesa_status mesa_torch_self_test(char *ret_why, size_t why_size) {
     const char *broken = prove_all(a, b);
     mesa_tensor_free(a);
     mesa_tensor_free(b);
+    if (broken == NULL)
+        find_view_kind();
     mesa_torch.grad_mode_set(grad_mode);
     if (broken == NULL)
         return MESA_OK;

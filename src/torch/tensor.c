@@ -49,6 +49,14 @@ size_t mesa_tensor_storage_bytes(const struct mesa_tensor *tensor) {
     return (size_t)bytes;
 }
 
+enum mesa_view_kind mesa_tensor_view_kind(const struct mesa_tensor *tensor) {
+    if (mesa_torch.view_kind == 0 || !mesa_torch.tensor_is_view(tensor))
+        return MESA_VIEW_PLAIN;
+    const unsigned char *meta = mesa_torch.tensor_view_meta(tensor);
+    unsigned kind = meta[mesa_torch.view_kind];
+    return kind < MESA_VIEW_KINDS ? (enum mesa_view_kind)kind : MESA_VIEW_PLAIN;
+}
+
 /* "_ZTVN5torch8autograd9generated12ExpBackward0E" -> "ExpBackward0": the last length-prefixed part. */
 static void last_mangled_part(const char *mangled, char *ret_name, size_t size) {
     ret_name[0] = '\0';

@@ -37,6 +37,17 @@ struct mesa_cxx_string {
     char local[16];
 };
 
+/* How a view came to be (torch::autograd::CreationMeta): decides what is said when its base is written
+ * to. */
+enum mesa_view_kind {
+    MESA_VIEW_PLAIN,
+    MESA_VIEW_OF_FUNCTION, /* made inside an autograd.Function */
+    MESA_VIEW_OF_MANY,     /* made by an op that returns several: split, unbind */
+    MESA_VIEW_NO_GRAD,
+    MESA_VIEW_INFERENCE,
+    MESA_VIEW_KINDS,
+};
+
 struct mesa_torch {
     void *library; /* handle of libtorch_cpu.so */
     char version[32];
@@ -58,6 +69,7 @@ struct mesa_torch {
     bool (*tensor_is_leaf)(const struct mesa_tensor *);
     bool (*tensor_is_view)(const struct mesa_tensor *);
     const struct mesa_tensor *(*tensor_base)(const struct mesa_tensor *);
+    const void *(*tensor_view_meta)(const struct mesa_tensor *); /* DifferentiableViewMeta or NULL */
     int64_t (*tensor_version)(const struct mesa_tensor *);
     int64_t (*tensor_output_nr)(const struct mesa_tensor *);
     void *const *(*tensor_grad_fn)(const struct mesa_tensor *); /* first word: Node* */
@@ -112,6 +124,7 @@ struct mesa_torch {
     size_t storage_data;
     size_t saved_hooks, saved_data; /* offsets of SavedVariable::hooks_ and data_ */
     size_t counter_version;
+    size_t view_kind;      /* of a DifferentiableViewMeta's CreationMeta; 0 = not found */
     size_t node_name_slot; /* of torch::autograd::Node::name() in a Node's vtable; 0 = not found */
     int8_t dtype_of[64];   /* torch's ScalarType -> enum mesa_dtype, MESA_DTYPE_OTHER elsewhere */
     int32_t torch_dtype[MESA_DTYPE_COUNT];
@@ -195,6 +208,9 @@ size_t mesa_tensor_storage_bytes(const struct mesa_tensor *tensor);
 static inline const void *mesa_tensor_grad_fn(const struct mesa_tensor *tensor) {
     return *mesa_torch.tensor_grad_fn(tensor);
 }
+
+/* PLAIN for what is no view, or if it cannot be told. */
+enum mesa_view_kind mesa_tensor_view_kind(const struct mesa_tensor *tensor);
 
 /* Class name of a node from its vtable symbol ("ExpBackward0"), "" if it has none. Any thread, no
  * GIL; at most `size` bytes with the NUL. Slow (dladdr). */

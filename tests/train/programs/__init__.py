@@ -80,7 +80,11 @@ class Record:
             self.gradient(f"{name}[{i}]", tensor)
 
     def model(self, name, module):
-        got = {n: as_array(p.grad) for n, p in module.named_parameters() if p.grad is not None}
+        self.as_one(name, {n: p.grad for n, p in module.named_parameters()})
+
+    def as_one(self, name, gradients):
+        """A dictionary of gradients, compared as one vector; None where there is none."""
+        got = {key: as_array(g) for key, g in gradients.items() if g is not None}
         self._put(self.models, name, got)
 
     def fact(self, name, fact):
