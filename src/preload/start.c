@@ -11,6 +11,7 @@
 #include "preload/settings.h"
 #include "preload/tensor_alloc.h"
 #include "torch/calibrate.h"
+#include "torch/config.h"
 #include "torch/hook.h"
 #include "torch/saved.h"
 #include "vault/registry.h"

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "torch/explain.h"
 
+#include "torch/config.h"
+
 #include <stdio.h>
 #include <unistd.h>
 

@@ -4,7 +4,9 @@
 #ifndef MESA_TORCH_EXPLAIN_H
 #define MESA_TORCH_EXPLAIN_H
 
-#include "torch/saved.h"
+#include "classify/layout.h"
+#include "torch/decision.h"
+#include "vault/registry.h"
 
 /* `held` is NULL for kept tensors and for those of which only the geometry is held; `row` is the row of
  * the decision's records. */

@@ -10,6 +10,7 @@
 #include "report/ledger.h"
 #include "torch/caller.h"
 #include "torch/clock.h"
+#include "torch/decision.h"
 #include "torch/message.h"
 #include "torch/pair.h"
 #include "torch/saved.h"

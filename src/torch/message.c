@@ -4,7 +4,8 @@
 #include "torch/message.h"
 
 #include "classify/loader.h"
-#include "torch/saved.h"
+#include "torch/config.h"
+#include "torch/decision.h"
 
 #include <link.h>
 #include <stdarg.h>

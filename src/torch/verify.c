@@ -5,7 +5,8 @@
 #include "torch/verify.h"
 
 #include "classify/layout.h"
-#include "torch/saved.h"
+#include "torch/config.h"
+#include "torch/decision.h"
 
 #include <math.h>
 #include <string.h>
