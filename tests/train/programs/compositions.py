@@ -25,19 +25,26 @@ def step(make):
 
 # ---- elementwise ------------------------------------------------------------------------------
 
-UNARY = [torch.relu, F.relu6, F.leaky_relu, F.hardtanh, F.elu, F.gelu, F.silu, F.mish, F.softplus,
-         F.hardswish, F.hardsigmoid, F.selu, F.softsign, F.logsigmoid, torch.sigmoid, torch.tanh,
-         torch.sin, torch.erf, torch.abs, torch.square, torch.sign,
-         lambda x: torch.exp(-x.abs()), lambda x: torch.log1p(x.abs()), lambda x: torch.rsqrt(x * x + 1),
-         lambda x: torch.sqrt(x.abs() + 1), lambda x: (x * x + 1).pow(0.3), lambda x: x.pow(3) / 30,
-         lambda x: x.clamp(-1, 1), lambda x: x.clamp(min=-0.5), lambda x: torch.atan(x),
-         lambda x: F.threshold(x, 0.1, 0.0), lambda x: F.dropout(x, 0.3), lambda x: F.glu(torch.cat([x, x], -1)),
-         lambda x: F.softmax(x, -1), lambda x: F.log_softmax(x, -1) / 4, lambda x: F.softmin(x, 1)]
-BINARY = [torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, torch.fmax, torch.fmin,
-          lambda a, b: a / (b.abs() + 1), lambda a, b: torch.where(a > b, a, b * 0.5),
-          lambda a, b: torch.lerp(a, b, 0.3), lambda a, b: torch.atan2(a, b.abs() + 1),
-          lambda a, b: torch.addcmul(a, a, b), lambda a, b: torch.hypot(a, b.abs() + 1),
-          lambda a, b: a * torch.sigmoid(b), lambda a, b: a.masked_fill(b > 1, 0.25)]
+UNARY = [
+    torch.relu, F.relu6, F.leaky_relu, F.hardtanh, F.elu, F.gelu, F.silu, F.mish, F.softplus,
+    F.hardswish, F.hardsigmoid, F.selu, F.softsign, F.logsigmoid, torch.sigmoid, torch.tanh,
+    torch.sin, torch.erf, torch.abs, torch.square, torch.sign, lambda x: torch.exp(-x.abs()),
+    lambda x: torch.log1p(x.abs()), lambda x: torch.rsqrt(x * x + 1),
+    lambda x: torch.sqrt(x.abs() + 1), lambda x: (x * x + 1).pow(0.3), lambda x: x.pow(3) / 30,
+    lambda x: x.clamp(-1, 1), lambda x: x.clamp(min=-0.5), lambda x: torch.atan(x),
+    lambda x: F.threshold(x, 0.1, 0.0), lambda x: F.dropout(x, 0.3),
+    lambda x: F.glu(torch.cat([x, x], -1)), lambda x: F.softmax(x, -1),
+    lambda x: F.log_softmax(x, -1) / 4, lambda x: F.softmin(x, 1)
+]
+BINARY = [
+    torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, torch.fmax, torch.fmin,
+    lambda a, b: a / (b.abs() + 1), lambda a, b: torch.where(a > b, a, b * 0.5),
+    lambda a, b: torch.lerp(a, b, 0.3), lambda a, b: torch.atan2(a,
+                                                                 b.abs() + 1),
+    lambda a, b: torch.addcmul(a, a, b), lambda a, b: torch.hypot(a,
+                                                                  b.abs() + 1),
+    lambda a, b: a * torch.sigmoid(b), lambda a, b: a.masked_fill(b > 1, 0.25)
+]
 
 
 @step
@@ -53,19 +60,24 @@ def binary(rng, pick):
 @step
 def broadcast(rng, pick):
     a, b = pick(), pick()
-    part = rng.choice([lambda t: t[:1], lambda t: t[:, :1], lambda t: t[..., :1], lambda t: t[0, 0],
-                       lambda t: t[:, 3:4].expand(-1, TOKENS, -1)])(b)
+    part = rng.choice([
+        lambda t: t[:1], lambda t: t[:, :1], lambda t: t[..., :1], lambda t: t[0, 0],
+        lambda t: t[:, 3:4].expand(-1, TOKENS, -1)
+    ])(b)
     return rng.choice([torch.mul, torch.add, torch.maximum])(a, part)
 
 
 @step
 def same_twice(rng, pick):
     a = pick()
-    return rng.choice([lambda t: t * t, lambda t: torch.tanh(t) * torch.sigmoid(t), lambda t: t * t.sum(1, True) / 9,
-                       lambda t: torch.relu(t) + torch.relu(t) * t])(a)
+    return rng.choice([
+        lambda t: t * t, lambda t: torch.tanh(t) * torch.sigmoid(t),
+        lambda t: t * t.sum(1, True) / 9, lambda t: torch.relu(t) + torch.relu(t) * t
+    ])(a)
 
 
 # ---- views ------------------------------------------------------------------------------------
+
 
 @step
 def transposed(rng, pick):
@@ -76,10 +88,13 @@ def transposed(rng, pick):
 @step
 def left_as_a_view(rng, pick):
     x = pick()
-    return rng.choice([lambda: x.transpose(1, 2).contiguous().transpose(1, 2), lambda: x.flip(1),
-                       lambda: torch.stack([x, x], 2)[:, :, 1], lambda: torch.cat([x, x], 1)[:, TOKENS:],
-                       lambda: x.reshape(-1).view(BATCH, TOKENS, WIDTH), lambda: x.unsqueeze(0).expand(2, -1, -1, -1)[1],
-                       lambda: torch.cat([x, x], -1)[..., ::2], lambda: x.roll(5, 1)])()
+    return rng.choice([
+        lambda: x.transpose(1, 2).contiguous().transpose(1, 2), lambda: x.flip(1),
+        lambda: torch.stack([x, x], 2)[:, :, 1], lambda: torch.cat([x, x], 1)[:, TOKENS:],
+        lambda: x.reshape(-1).view(BATCH, TOKENS, WIDTH),
+        lambda: x.unsqueeze(0).expand(2, -1, -1, -1)[1], lambda: torch.cat([x, x], -1)[..., ::2],
+        lambda: x.roll(5, 1)
+    ])()
 
 
 @step
@@ -106,19 +121,26 @@ def strided(rng, pick):
 
 # ---- writes in place --------------------------------------------------------------------------
 
+
 @step
 def in_place(rng, pick):
     fresh = pick() * 0.75
-    return rng.choice([torch.relu_, torch.tanh_, torch.sigmoid_, F.leaky_relu_, lambda t: t.mul_(0.5),
-                       lambda t: t.add_(1), lambda t: t.clamp_(-1, 1), lambda t: F.dropout(t, 0.2, inplace=True),
-                       lambda t: F.silu(t, inplace=True), lambda t: t.masked_fill_(t > 0.5, 0.0)])(fresh)
+    return rng.choice([
+        torch.relu_, torch.tanh_, torch.sigmoid_, F.leaky_relu_, lambda t: t.mul_(0.5),
+        lambda t: t.add_(1), lambda t: t.clamp_(-1, 1), lambda t: F.dropout(t, 0.2, inplace=True),
+        lambda t: F.silu(t, inplace=True), lambda t: t.masked_fill_(t > 0.5, 0.0)
+    ])(fresh)
 
 
 @step
 def in_place_on_a_view(rng, pick):
     fresh, other = pick() * 1, pick()
-    rng.choice([lambda: fresh[:, :7].mul_(0.5), lambda: fresh[0].tanh_(), lambda: fresh.transpose(1, 2).add_(other.transpose(1, 2)),
-                lambda: fresh[..., ::2].mul_(other[..., ::2].sigmoid()), lambda: fresh[:, 3].copy_(other[:, 4])])()
+    rng.choice([
+        lambda: fresh[:, :7].mul_(0.5), lambda: fresh[0].tanh_(),
+        lambda: fresh.transpose(1, 2).add_(other.transpose(1, 2)),
+        lambda: fresh[..., ::2].mul_(other[..., ::2].sigmoid()),
+        lambda: fresh[:, 3].copy_(other[:, 4])
+    ])()
     return fresh
 
 
@@ -132,18 +154,23 @@ def with_gradient_switched(rng, pick):
 
 # ---- reductions, norms ------------------------------------------------------------------------
 
+
 @step
 def reduced(rng, pick):
     x, dim = pick(), rng.choice([0, 1, 2])
-    made = rng.choice([torch.sum, torch.mean, torch.amax, torch.logsumexp, lambda t, d, keepdim: t.max(d, keepdim)[0],
-                       lambda t, d, keepdim: t.median(d, keepdim)[0], lambda t, d, keepdim: t.norm(2, d, keepdim),
-                       lambda t, d, keepdim: t.var(d, keepdim=keepdim)])(x, dim, keepdim=True)
+    made = rng.choice([
+        torch.sum, torch.mean, torch.amax, torch.logsumexp,
+        lambda t, d, keepdim: t.max(d, keepdim)[0], lambda t, d, keepdim: t.median(d, keepdim)[0],
+        lambda t, d, keepdim: t.norm(2, d, keepdim), lambda t, d, keepdim: t.var(d, keepdim=keepdim)
+    ])(x, dim, keepdim=True)
     return x + made / 8
 
 
 @step
 def scanned(rng, pick):
-    return rng.choice([lambda t: t.cumsum(1) / 8, lambda t: t.sort(-1)[0], lambda t: t.sigmoid().cumprod(1) * 4])(pick())
+    return rng.choice(
+        [lambda t: t.cumsum(1) / 8, lambda t: t.sort(-1)[0],
+         lambda t: t.sigmoid().cumprod(1) * 4])(pick())
 
 
 @step
@@ -151,19 +178,24 @@ def normed(rng, pick):
     x = pick()
     weight, bias = pick.weight(WIDTH), pick.weight(WIDTH)
     image = x.transpose(1, 2).reshape(BATCH, WIDTH, 6, 6)
-    return rng.choice([lambda: F.layer_norm(x, (WIDTH,), weight, bias), lambda: F.rms_norm(x, (WIDTH,), weight),
-                       lambda: F.batch_norm(image, None, None, weight, bias, True).flatten(2).transpose(1, 2),
-                       lambda: F.group_norm(image.contiguous(), 4, weight, bias).flatten(2).transpose(1, 2),
-                       lambda: F.normalize(x, dim=-1)])()
+    return rng.choice([
+        lambda: F.layer_norm(x, (WIDTH, ), weight, bias), lambda: F.rms_norm(x, (WIDTH, ), weight),
+        lambda: F.batch_norm(image, None, None, weight, bias, True).flatten(2).transpose(1, 2),
+        lambda: F.group_norm(image.contiguous(), 4, weight, bias).flatten(2).transpose(1, 2),
+        lambda: F.normalize(x, dim=-1)
+    ])()
 
 
 # ---- products, convolutions, attention --------------------------------------------------------
 
+
 @step
 def linear(rng, pick):
     x, weight = pick(), pick.weight(WIDTH, WIDTH)
-    return rng.choice([lambda: F.linear(x, weight, pick.weight(WIDTH)), lambda: x @ weight,
-                       lambda: torch.einsum("bnc,dc->bnd", x, weight), lambda: x.transpose(1, 2).mT @ weight])() / 4
+    return rng.choice([
+        lambda: F.linear(x, weight, pick.weight(WIDTH)), lambda: x @ weight,
+        lambda: torch.einsum("bnc,dc->bnd", x, weight), lambda: x.transpose(1, 2).mT @ weight
+    ])() / 4
 
 
 @step
@@ -174,8 +206,10 @@ def product(rng, pick):
 
 @step
 def attention(rng, pick):
-    heads = [pick().view(BATCH, TOKENS, HEADS, -1).transpose(1, 2) if rng.random() < 0.7 else
-             pick().unflatten(-1, (HEADS, -1)).movedim(2, 1) for _ in range(3)]
+    heads = [
+        pick().view(BATCH, TOKENS, HEADS, -1).transpose(1, 2)
+        if rng.random() < 0.7 else pick().unflatten(-1, (HEADS, -1)).movedim(2, 1) for _ in range(3)
+    ]
     if rng.random() < 0.5:
         out = F.scaled_dot_product_attention(*heads, is_causal=rng.random() < 0.5)
     else:
@@ -189,40 +223,51 @@ def convolved(rng, pick):
     image = pick().transpose(1, 2).reshape(BATCH, WIDTH, 6, 6)
     if rng.random() < 0.5:
         image = image.contiguous(memory_format=torch.channels_last)
-    out = rng.choice([lambda: F.conv2d(image, pick.weight(WIDTH, WIDTH, 3, 3), padding=1) / 16,
-                      lambda: F.conv2d(image, pick.weight(WIDTH, 1, 3, 3), padding=1, groups=WIDTH) / 4,
-                      lambda: F.max_pool2d(image, 3, 1, 1), lambda: F.avg_pool2d(image, 3, 1, 1),
-                      lambda: F.interpolate(F.adaptive_avg_pool2d(image, 3), scale_factor=2, mode="bilinear")])()
+    out = rng.choice([
+        lambda: F.conv2d(image, pick.weight(WIDTH, WIDTH, 3, 3), padding=1) / 16,
+        lambda: F.conv2d(image, pick.weight(WIDTH, 1, 3, 3), padding=1, groups=WIDTH) / 4,
+        lambda: F.max_pool2d(image, 3, 1, 1), lambda: F.avg_pool2d(image, 3, 1, 1),
+        lambda: F.interpolate(F.adaptive_avg_pool2d(image, 3), scale_factor=2, mode="bilinear")
+    ])()
     return out.flatten(2).transpose(1, 2)
 
 
 # ---- indices ----------------------------------------------------------------------------------
 
+
 @step
 def indexed(rng, pick):
     x, other = pick(), pick()
     along = torch.randint(TOKENS, (BATCH, TOKENS, WIDTH))
-    tokens = torch.randint(TOKENS, (TOKENS,))
-    return rng.choice([lambda: x.gather(1, along), lambda: x[:, tokens], lambda: x.index_select(1, tokens),
-                       lambda: x.scatter_add(1, along, other) / 2, lambda: x.index_add(1, tokens, other) / 2,
-                       lambda: F.embedding(tokens, x[0]).expand(BATCH, -1, -1), lambda: x.scatter(1, along, other * 0.5),
-                       lambda: torch.take_along_dim(x, along % 7, 1)])()
+    tokens = torch.randint(TOKENS, (TOKENS, ))
+    return rng.choice([
+        lambda: x.gather(1, along), lambda: x[:, tokens], lambda: x.index_select(1, tokens),
+        lambda: x.scatter_add(1, along, other) / 2, lambda: x.index_add(1, tokens, other) / 2,
+        lambda: F.embedding(tokens, x[0]).expand(BATCH, -1, -1),
+        lambda: x.scatter(1, along, other * 0.5), lambda: torch.take_along_dim(x, along % 7, 1)
+    ])()
 
 
 @step
 def selected(rng, pick):
     x, other = pick(), pick()
     keep = torch.rand(BATCH, TOKENS, WIDTH) > 0.3
-    return rng.choice([lambda: x * keep, lambda: torch.where(keep, x, other), lambda: x.masked_fill(~keep, 0.0),
-                       lambda: x.masked_scatter(keep, other.detach()), lambda: x.clone().index_put((keep,), other[keep])])()
+    return rng.choice([
+        lambda: x * keep, lambda: torch.where(keep, x, other), lambda: x.masked_fill(~keep, 0.0),
+        lambda: x.masked_scatter(keep, other.detach()), lambda: x.clone().index_put(
+            (keep, ), other[keep])
+    ])()
 
 
 # ---- other kinds of graphs --------------------------------------------------------------------
 
+
 @step
 def checkpointed(rng, pick):
     f, g = rng.choice(UNARY[:20]), rng.choice(UNARY[:20])
-    return checkpoint(lambda t: g(f(t)) * t, pick(), use_reentrant=pick.run_once and rng.random() < 0.5)
+    return checkpoint(lambda t: g(f(t)) * t,
+                      pick(),
+                      use_reentrant=pick.run_once and rng.random() < 0.5)
 
 
 @step
@@ -239,6 +284,7 @@ def under_autocast(rng, pick):
 
 
 # ---- graphs -----------------------------------------------------------------------------------
+
 
 class Pick:
     """Tensors of the graph so far; which of them live on is up to the graph."""
@@ -288,7 +334,10 @@ def one_graph(record, name, rng):
     pick.tensors.clear()
     if way == 0:  # piece by piece, in another order, over one graph
         rng.shuffle(losses)
-        got = [torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True) for loss in losses]
+        got = [
+            torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
+            for loss in losses
+        ]
         got = [g for some in got for g in some]
     elif way == 1:  # what was saved may be overwritten: then plain PyTorch says so
         with torch.no_grad():
@@ -301,22 +350,28 @@ def one_graph(record, name, rng):
         got = [leaf.grad for leaf in leaves]
         if way == 2:
             again = torch.autograd.grad(sum(losses), leaves, retain_graph=True, allow_unused=True)
-            record.check(all(a is None or torch.equal(a, b) for a, b in zip(again, got)), f"{name} twice")
+            record.check(all(a is None or torch.equal(a, b) for a, b in zip(again, got)),
+                         f"{name} twice")
     # As one vector: by itself, the gradient of a weight that has next to no effect is rounding.
     if got:
         record.as_one(name, {str(i): g for i, g in enumerate(got)})
 
 
 def graphs(seed, count):
+
     def run(record):
         for i in range(count):
             torch.manual_seed(1000 * seed + i)
             one_graph(record, f"graph {i}", random.Random(f"{seed}.{i}"))
+
     return run
 
 
 # Under codes, what a random graph computes may be what is left of two large terms; nearly all of these
 # thousand graphs are within 0.012, the worst at 0.08.
 for seed in range(40):
-    add(f"compositions.seed_{seed}", graphs(seed, 25), tolerance=0.1, slow=seed >= 4,
-        environment=(("MESA_MIN_BYTES", "0"),))
+    add(f"compositions.seed_{seed}",
+        graphs(seed, 25),
+        tolerance=0.1,
+        slow=seed >= 4,
+        environment=(("MESA_MIN_BYTES", "0"), ))
