@@ -19,7 +19,7 @@ struct mesa_hook {
     void *counter;                /* shared (ref): version counter of the tensor */
     uint32_t version;             /* at the time of the save */
     const void *node; /* borrowed: the SavedVariable or its owner keeps it; for messages */
-    int64_t output_nr;
+    int64_t output_nr; /* 0 for an input, whichever it is, unless it is a view of some special kind */
     bool is_output;
     bool is_view;      /* an input that is a view of something with history */
     enum mesa_view_kind view_kind; /* ... and how it was made */

@@ -142,8 +142,7 @@ void mesa_raise_modified(const struct mesa_hook *hook) {
     else
         mesa_node_name(hook->node, name, sizeof name);
     if (name[0] != '\0')
-        add(&message, ", which is output %lld of %s,",
-            hook->is_output ? (long long)hook->output_nr : 0, name);
+        add(&message, ", which is output %lld of %s,", (long long)hook->output_nr, name);
     add(&message, " is at version %u; expected version %u instead.",
         mesa_counter_version(hook->counter), hook->version);
     if (mesa_torch.anomaly_enabled == NULL || !*mesa_torch.anomaly_enabled)
@@ -161,8 +160,7 @@ void mesa_raise_not_held(const struct mesa_hook *hook) {
     struct message message = {.length = 0};
     add(&message,
         "libmesa holds only what the backward of %s reads of '%s' (%s), and the tensor itself is "
-        "gone, so its values cannot be shown. It is kept from now on; to look at those of the "
-        "first "
+        "gone, so its values cannot be shown. It is kept from now on; to look at those of the first "
         "step too add the rule '%s.%s keep' to MESA_POLICY.",
         site->op, site->argument, hook->held == NULL ? "its shape" : "a mask", site->op,
         site->argument);

@@ -78,8 +78,11 @@ static void note_view(struct mesa_hook *hook, const struct mesa_tensor *tensor) 
         return;
     const struct mesa_tensor *base = mesa_torch.tensor_base(tensor);
     hook->is_view = hook->node != NULL || mesa_torch.impl_requires_grad(base->impl);
-    if (hook->is_view)
-        hook->view_kind = mesa_tensor_view_kind(tensor);
+    if (!hook->is_view)
+        return;
+    hook->view_kind = mesa_view_kind(tensor);
+    if (hook->view_kind != MESA_VIEW_PLAIN)
+        hook->output_nr = mesa_torch.tensor_output_nr(tensor);
 }
 
 static struct mesa_hook *hook_for(struct mesa_taking *t, struct mesa_held *held) {
@@ -106,7 +109,7 @@ static struct mesa_hook *hook_for(struct mesa_taking *t, struct mesa_held *held)
     hook->counter = mesa_counter_ref(t->tensor->impl);
     hook->version = t->version;
     hook->node = mesa_tensor_grad_fn(t->tensor);
-    hook->output_nr = mesa_torch.tensor_output_nr(t->tensor);
+    hook->output_nr = t->save->is_output ? mesa_torch.tensor_output_nr(t->tensor) : 0;
     hook->is_output = t->save->is_output;
     note_view(hook, t->tensor);
     hook->gives_values = held != NULL && held->has_values;

@@ -49,10 +49,10 @@ size_t mesa_tensor_storage_bytes(const struct mesa_tensor *tensor) {
     return (size_t)bytes;
 }
 
-enum mesa_view_kind mesa_tensor_view_kind(const struct mesa_tensor *tensor) {
-    if (mesa_torch.view_kind == 0 || !mesa_torch.tensor_is_view(tensor))
+enum mesa_view_kind mesa_view_kind(const struct mesa_tensor *view) {
+    if (mesa_torch.view_kind == 0)
         return MESA_VIEW_PLAIN;
-    const unsigned char *meta = mesa_torch.tensor_view_meta(tensor);
+    const unsigned char *meta = mesa_torch.tensor_view_meta(view);
     unsigned kind = meta[mesa_torch.view_kind];
     return kind < MESA_VIEW_KINDS ? (enum mesa_view_kind)kind : MESA_VIEW_PLAIN;
 }

@@ -209,8 +209,8 @@ static inline const void *mesa_tensor_grad_fn(const struct mesa_tensor *tensor) 
     return *mesa_torch.tensor_grad_fn(tensor);
 }
 
-/* PLAIN for what is no view, or if it cannot be told. */
-enum mesa_view_kind mesa_tensor_view_kind(const struct mesa_tensor *tensor);
+/* Of a tensor that is a view (tensor_is_view); PLAIN if it cannot be told. */
+enum mesa_view_kind mesa_view_kind(const struct mesa_tensor *view);
 
 /* Class name of a node from its vtable symbol ("ExpBackward0"), "" if it has none. Any thread, no
  * GIL; at most `size` bytes with the NUL. Slow (dladdr). */

@@ -7,8 +7,6 @@ import harness
 
 START = """
 import torch
-import torch.nn.functional as F
-from torch import nn
 torch.set_num_threads(1)
 x = torch.randn(256, 256, requires_grad=True)
 for _ in range(2): (x * 1).cos().sum().backward()  # the first saves of a process are left to PyTorch

@@ -6,7 +6,6 @@
 #
 # SPDX-License-Identifier: MIT
 import glob
-import json
 import os
 import shutil
 import signal

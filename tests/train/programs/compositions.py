@@ -39,10 +39,8 @@ UNARY = [
 BINARY = [
     torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, torch.fmax, torch.fmin,
     lambda a, b: a / (b.abs() + 1), lambda a, b: torch.where(a > b, a, b * 0.5),
-    lambda a, b: torch.lerp(a, b, 0.3), lambda a, b: torch.atan2(a,
-                                                                 b.abs() + 1),
-    lambda a, b: torch.addcmul(a, a, b), lambda a, b: torch.hypot(a,
-                                                                  b.abs() + 1),
+    lambda a, b: torch.lerp(a, b, 0.3), lambda a, b: torch.atan2(a, b.abs() + 1),
+    lambda a, b: torch.addcmul(a, a, b), lambda a, b: torch.hypot(a, b.abs() + 1),
     lambda a, b: a * torch.sigmoid(b), lambda a, b: a.masked_fill(b > 1, 0.25)
 ]
 

@@ -124,12 +124,15 @@ def with_mode(mode, f):
 
 
 VIEWS = {
-    "transposed": lambda h: h.t(), "row": lambda h: h[3:, ::2], "diagonal blocks": lambda h: h.unfold(0, 16, 16),
+    "transposed": lambda h: h.t(), "row": lambda h: h[3:, ::2],
+    "diagonal blocks": lambda h: h.unfold(0, 16, 16),
     "split": lambda h: h.split(32)[1], "of split": lambda h: h.split(32)[1].t()[3:],
     "chunk": lambda h: h.chunk(2, 1)[1], "unbind": lambda h: h.view(2, 64, 256).unbind(0)[1],
-    "split with sizes": lambda h: h.split([50, 78])[0], "iterated": lambda h: list(h.view(2, 64, 256))[1],
+    "split with sizes": lambda h: h.split([50, 78])[0],
+    "iterated": lambda h: list(h.view(2, 64, 256))[1],
     "tensor_split": lambda h: h.tensor_split(2)[1], "hsplit": lambda h: h.hsplit(2)[0],
-    "detached": lambda h: h.detach(), "of a function": View.apply, "of that": lambda h: View.apply(h).t(),
+    "detached": lambda h: h.detach(), "of a function": View.apply,
+    "of that": lambda h: View.apply(h).t(),
     "same": Same.apply, "no_grad": with_mode(torch.no_grad, lambda h: h.t()),
     "of no_grad": lambda h: with_mode(torch.no_grad, lambda h: h.view(256, 128))(h).t(),
     "inference": with_mode(torch.inference_mode, lambda h: h.t()),
@@ -155,7 +158,8 @@ def views_of_what_is_written(record):
 def second_output_is_written(record):
     """The message calls every input output 0 of its op, whichever it is."""
     x = torch.randn(128, 256, 32, requires_grad=True)
-    for name, f in {"std_mean": lambda: torch.std_mean(x, 2)[1], "aminmax": lambda: torch.aminmax(x, dim=2)[1],
+    for name, f in {"std_mean": lambda: torch.std_mean(x, 2)[1],
+                    "aminmax": lambda: torch.aminmax(x, dim=2)[1],
                     "frexp": lambda: torch.frexp(x.sum(2))[0]}.items():
         h = f()
         y = h.tanh() * h * torch.randn(128, 256, requires_grad=True)

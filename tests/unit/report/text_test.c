@@ -194,7 +194,8 @@ Test(text, groups_what_was_kept) {
     cr_assert(says(text, "50.0 MiB in 5 tensors: the policy says keep (a.self, b.self, c.self, 2 "
                          "more)"));
     cr_assert(says(text, "smaller than MESA_MIN_BYTES (f.self)"));
-    cr_assert(says(text, "unknown in 1 tensor: the program has hooks of its own on it, or forbids hooks\n"));
+    cr_assert(says(text, "unknown in 1 tensor: the program has hooks of its own on it, or forbids "
+                         "hooks\n"));
     free(text);
 }
 
